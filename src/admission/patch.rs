@@ -1,0 +1,1 @@
+//! From mutations to the smallest RFC 6902 patch.

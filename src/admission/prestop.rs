@@ -1,0 +1,1 @@
+//! From drain delay to sleep and grace period.

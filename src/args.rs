@@ -1,0 +1,182 @@
+//! The command line: the only reader of flags and environment.
+//!
+//! Parsed arguments are plain values; what they mean is decided where they are used.
+//!
+//! Invariant: no other file reads `std::env` or declares a flag.
+//! Absent on purpose: defaults of the configuration (`config`).
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Keeps external load balancers and service registries in lockstep with Kubernetes pods.
+#[derive(Debug, Parser)]
+#[command(name = "lockstep", version, propagate_version = true, arg_required_else_help = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the admission webhook and the reconciler.
+    Serve(ServeArgs),
+    /// Show a pod as it would be admitted, offline.
+    Inject(InjectArgs),
+    /// Check a configuration: every error at its path and line.
+    Check(CheckArgs),
+    /// Break glass: let pods go, so that Lockstep holds nothing of them any more.
+    Release(ReleaseArgs),
+    /// Run the small durable registry of the http contract.
+    Registry(RegistryArgs),
+}
+
+/// How logs look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// One line for people.
+    Text,
+}
+
+/// Form of printed data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+/// Logging of the long-running commands.
+#[derive(Args, Debug)]
+pub struct LogArgs {
+    /// What to log, as in `info,lockstep::reconcile=debug`.
+    #[arg(long, env = "LOCKSTEP_LOG", default_value = "info", value_name = "FILTER")]
+    pub log: String,
+    /// How log lines look.
+    #[arg(long, env = "LOCKSTEP_LOG_FORMAT", value_enum, default_value = "json")]
+    pub log_format: LogFormat,
+}
+
+/// Flags of `lockstep serve`.
+#[derive(Args, Debug)]
+pub struct ServeArgs {
+    /// Address of the HTTPS webhook.
+    #[arg(long, env = "LOCKSTEP_LISTEN", default_value = "[::]:8443", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+    /// Address of /livez, /readyz and /metrics (plain HTTP).
+    #[arg(long, env = "LOCKSTEP_PROBES_LISTEN", default_value = "[::]:8080", value_name = "ADDRESS")]
+    pub probes_listen: SocketAddr,
+    /// Our own namespace; pods in it are never injected.
+    #[arg(long, env = "LOCKSTEP_NAMESPACE", default_value = crate::names::OWN_NAMESPACE, value_name = "NAMESPACE")]
+    pub namespace: String,
+    /// Name of this replica, as the Lease shows it.
+    #[arg(long, env = "LOCKSTEP_POD_NAME", default_value = "lockstep", value_name = "NAME")]
+    pub identity: String,
+    /// ConfigMap with the configuration.
+    #[arg(long, env = "LOCKSTEP_CONFIG_MAP", default_value = "lockstep-config", value_name = "NAME")]
+    pub config_map: String,
+    /// Secret with our CA and serving certificate.
+    #[arg(long, env = "LOCKSTEP_CERTIFICATE_SECRET", default_value = "lockstep-certificate", value_name = "NAME")]
+    pub certificate_secret: String,
+    /// Service through which the API server calls the webhook; its names go into the certificate.
+    #[arg(long, env = "LOCKSTEP_SERVICE", default_value = "lockstep", value_name = "NAME")]
+    pub service: String,
+    /// More names for the certificate, comma separated.
+    #[arg(long, env = "LOCKSTEP_CERTIFICATE_NAMES", value_delimiter = ',', value_name = "NAME")]
+    pub certificate_names: Vec<String>,
+    /// MutatingWebhookConfiguration whose caBundle we keep.
+    #[arg(long, env = "LOCKSTEP_WEBHOOK_CONFIGURATION", default_value = "lockstep", value_name = "NAME")]
+    pub webhook_configuration: String,
+    /// Folder with credential files that the configuration names.
+    #[arg(long, env = "LOCKSTEP_CREDENTIALS", default_value = "/etc/lockstep/credentials", value_name = "DIR")]
+    pub credentials: PathBuf,
+    /// Logging.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// Flags of `lockstep inject`.
+#[derive(Args, Debug)]
+pub struct InjectArgs {
+    /// The configuration (the text of config.yaml).
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// What to inject: a Pod, a workload, a List, several documents, or an AdmissionReview; `-` reads standard input.
+    #[arg(short = 'f', long = "filename", value_name = "FILE|-")]
+    pub file: PathBuf,
+    /// Form of the output; the input's own form if left out.
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+    /// Print the RFC 6902 patch of one object instead.
+    #[arg(long, conflicts_with = "explain")]
+    pub patch: bool,
+    /// Print why instead: reason, bindings, the sums, findings.
+    #[arg(long)]
+    pub explain: bool,
+    /// Version of the API server and of every node, as they report it.
+    #[arg(long, value_name = "VERSION", default_value = "1.34")]
+    pub kubernetes_version: String,
+    /// Drain delay that the registry of a binding has answered, as in `web=300s`; may be repeated.
+    #[arg(long, value_name = "BINDING=DURATION")]
+    pub drain_delay: Vec<String>,
+}
+
+/// Flags of `lockstep check`.
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// The configuration: the text of config.yaml, or a ConfigMap manifest that holds it; `-` reads standard input.
+    #[arg(value_name = "FILE|-", required_unless_present = "schema")]
+    pub file: Option<PathBuf>,
+    /// Form of the output; lines for people if left out.
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+    /// Print the JSON Schema of the configuration instead.
+    #[arg(long, conflicts_with = "file")]
+    pub schema: bool,
+}
+
+/// Flags of `lockstep release`.
+#[derive(Args, Debug)]
+pub struct ReleaseArgs {
+    /// Pods to let go, as `NAMESPACE/NAME` or `NAME`.
+    #[arg(value_name = "POD", required_unless_present = "all")]
+    pub pods: Vec<String>,
+    /// Every pod, after deleting the webhook configuration and taking the Lease for good: the way to take Lockstep out.
+    #[arg(long, conflicts_with = "pods")]
+    pub all: bool,
+    /// Namespace of pods that are named without one.
+    #[arg(short = 'n', long, default_value = "default", value_name = "NAMESPACE")]
+    pub namespace: String,
+    /// Namespace of Lockstep itself.
+    #[arg(long, env = "LOCKSTEP_NAMESPACE", default_value = crate::names::OWN_NAMESPACE, value_name = "NAMESPACE")]
+    pub own_namespace: String,
+    /// MutatingWebhookConfiguration to delete with --all.
+    #[arg(long, env = "LOCKSTEP_WEBHOOK_CONFIGURATION", default_value = "lockstep", value_name = "NAME")]
+    pub webhook_configuration: String,
+    /// Logging.
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// Flags of `lockstep registry`.
+#[derive(Args, Debug)]
+pub struct RegistryArgs {
+    /// Address of the HTTP API.
+    #[arg(long, env = "LOCKSTEP_REGISTRY_LISTEN", default_value = "[::]:8080", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+    /// File of the durable store.
+    #[arg(long, env = "LOCKSTEP_REGISTRY_STORE", default_value = "/var/lib/lockstep/registry.redb", value_name = "FILE")]
+    pub store: PathBuf,
+    /// File with the bearer token that callers must show; without it every caller is let in.
+    #[arg(long, env = "LOCKSTEP_REGISTRY_TOKEN_FILE", value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Logging.
+    #[command(flatten)]
+    pub log: LogArgs,
+}

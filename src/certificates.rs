@@ -1,0 +1,1 @@
+//! Where the serving certificate comes from, and the caBundle that vouches for it.

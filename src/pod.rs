@@ -1,0 +1,121 @@
+//! A pod as the reconciler sees it: only the fields that decide, decoded into a small value.
+//!
+//! Ten thousand of them must fit into tens of megabytes, so nothing else is kept.
+//!
+//! Invariant: decoding is total: an unknown, missing or odd field never makes a pod unreadable.
+//! Absent on purpose: the spec as a whole (admission reads it, from the raw review).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::target::{PodKey, PodUid};
+
+/// A pod, trimmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodView {
+    /// Namespace and name.
+    pub key: PodKey,
+    /// UID.
+    pub uid: PodUid,
+    /// Version of the object.
+    pub resource_version: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// The record annotation, as it stands.
+    pub record: Option<String>,
+    /// Whether the released annotation is there.
+    pub released: bool,
+    /// Whether our finalizer is there.
+    pub finalizer: bool,
+    /// Whether our readiness gate is there.
+    pub gated: bool,
+    /// The owner that controls it.
+    pub controller: Option<Owner>,
+    /// Deletion, once asked for.
+    pub deletion: Option<Deletion>,
+    /// Node; `None` while not scheduled.
+    pub node: Option<Arc<str>>,
+    /// Phase.
+    pub phase: Phase,
+    /// Addresses, the primary one first.
+    pub addresses: Vec<IpAddr>,
+    /// Named and unnamed container ports, of regular and restartable init containers.
+    pub ports: Vec<ContainerPort>,
+    /// Containers that must be gone: regular ones and restartable init containers.
+    pub containers: Vec<ContainerView>,
+    /// The condition `ContainersReady`.
+    pub containers_ready: Option<Condition>,
+    /// Our gate's condition.
+    pub gate: Option<Condition>,
+    /// Our claims' condition.
+    pub claims: Option<Condition>,
+}
+
+/// The owner that controls a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// `apiVersion`.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+}
+
+/// A deletion that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// `deletionTimestamp`: the time of the request plus the grace.
+    pub at: jiff::Timestamp,
+    /// `deletionGracePeriodSeconds`.
+    pub grace_seconds: i64,
+}
+
+/// Phase of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not all containers started yet.
+    Pending,
+    /// Bound to a node and started.
+    Running,
+    /// All containers ended well.
+    Succeeded,
+    /// All containers ended, one badly.
+    Failed,
+    /// Anything else.
+    Unknown,
+}
+
+/// A container port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerPort {
+    /// Its name, where it has one.
+    pub name: Option<Arc<str>>,
+    /// Its number.
+    pub number: u16,
+}
+
+/// A container that must be gone before the pod is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContainerView {
+    /// Whether its state is `terminated`; `false` without a status.
+    pub terminated: bool,
+    /// Whether it has a status at all.
+    pub reported: bool,
+}
+
+/// A pod condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Whether the status is `True`.
+    pub status: bool,
+    /// Reason.
+    pub reason: String,
+    /// Message.
+    pub message: String,
+    /// `lastTransitionTime`.
+    pub since: Option<jiff::Timestamp>,
+}

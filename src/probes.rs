@@ -1,0 +1,1 @@
+//! /livez, /readyz and /metrics on a plain port of their own.

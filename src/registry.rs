@@ -1,0 +1,204 @@
+//! The trait of an external registry, and the words in which every driver answers.
+//!
+//! The reconciler is generic over it, so that the simulation runs the very code that production runs.
+//! A driver holds only what is special about its registry: batching, retry, rate limit, breaker and drain budget live above it, once.
+//!
+//! Invariant: an error says for certain that nothing left ([`CallError::Unavailable`]) or leaves it open; nothing in between.
+//! Absent on purpose: when to call (`reconcile`), what a state means for a pod (`registration`).
+
+pub mod http;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::target::{PodKey, PodUid, TargetState};
+
+/// A call that got no answer is over after this long.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An external system that holds endpoints.
+pub trait Registry: Send + Sync + 'static {
+    /// What this registry can do; fixed for the life of the value.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Every target of `service` with its state. With `wait`, a registry with [`Capabilities::blocking_read`] answers
+    /// when something differs from that index or the time is over; without `wait`, at once.
+    fn list(&self, service: &str, wait: Option<Wait>) -> impl Future<Output = Result<Listing, CallError>> + Send;
+
+    /// Sends `changes` (at most [`Capabilities::batch`] of them) of one service as one request where the registry can;
+    /// on `Ok`, one result for each change, in order.
+    fn apply(&self, service: &str, changes: &[Change]) -> impl Future<Output = Result<Vec<Result<(), ChangeError>>, CallError>> + Send;
+
+    /// How long the outside may still send traffic to a target after it was drained or deregistered,
+    /// with the driver's floor applied; `None` where the registry does not say.
+    fn drain_delay(&self, service: &str) -> impl Future<Output = Result<Option<Duration>, CallError>> + Send;
+}
+
+/// What a registry can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// How targets are drained.
+    pub drain: DrainKind,
+    /// What tells two targets of a service apart.
+    pub keys: TargetKeys,
+    /// Whether a listing shows the cluster and pod UID of each target.
+    pub stamps: bool,
+    /// Whether [`Registry::list`] can wait for a change.
+    pub blocking_read: bool,
+    /// The most changes that one request carries.
+    pub batch: NonZeroUsize,
+    /// When a target counts as gone once its containers are gone.
+    pub gone_when: GoneWhen,
+    /// Time between two reads of a service while something waits, where there is no blocking read.
+    pub poll: Duration,
+}
+
+/// How a registry drains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrainKind {
+    /// A drain leaves the target listed as draining until it is deregistered.
+    Explicit,
+    /// There is no drain; deregistering drains first.
+    ByDeregistering,
+}
+
+/// What tells two targets of one service apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetKeys {
+    /// Pod UID and port.
+    Uid,
+    /// Address and port: whoever registers last owns it.
+    Address,
+}
+
+/// When a target counts as gone, once the containers of its pod are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoneWhen {
+    /// Not listed any more.
+    Absent,
+    /// Not listed any more, or listed as draining.
+    Draining,
+}
+
+/// Condition of a blocking read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// Index of the listing that is known already.
+    pub index: u64,
+    /// Answer at the latest after this long, changed or not.
+    pub at_most: Duration,
+}
+
+/// Every target of a service at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The targets, in no order.
+    pub targets: Vec<Listed>,
+    /// Where the next blocking read goes on; `None` without blocking reads.
+    pub index: Option<u64>,
+}
+
+/// One target in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// What the registry says of it.
+    pub state: TargetState,
+    /// Whose it is, where the registry can say.
+    pub stamp: Option<Stamp>,
+}
+
+/// Mark of a target in a registry that can keep one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// `cluster` of the configuration that registered it.
+    pub cluster: Arc<str>,
+    /// The pod.
+    pub uid: PodUid,
+}
+
+/// One operation on one target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// What to do.
+    pub operation: Operation,
+    /// Address and port of the target.
+    pub address: SocketAddr,
+    /// UID of its pod.
+    pub uid: PodUid,
+    /// Name of its pod, for stamps that people read.
+    pub pod: PodKey,
+    /// `cluster` of the configuration, for stamps.
+    pub cluster: Arc<str>,
+    /// Share of the traffic, where the registry has weights; 100 is the normal share.
+    pub weight: u16,
+}
+
+/// Kind of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Put the target in.
+    Register,
+    /// Stop new traffic to it, leave it in.
+    Drain,
+    /// Take it out.
+    Deregister,
+}
+
+/// Why a whole call brought nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// Not connected: certainly nothing left.
+    #[error("the registry cannot be reached: {0}")]
+    Unavailable(String),
+    /// Refused for now; try again later.
+    #[error("the registry asks to slow down: {0}")]
+    Throttled(String),
+    /// Not allowed.
+    #[error("the registry denies access: {0}")]
+    Denied(String),
+    /// No such service.
+    #[error("the registry knows no such service: {0}")]
+    ServiceMissing(String),
+    /// No answer within [`CALL_TIMEOUT`]: it may have been done.
+    #[error("the registry did not answer in time")]
+    Timeout,
+    /// Any other failure: it may have been done.
+    #[error("the registry failed: {0}")]
+    Failed(String),
+}
+
+/// Why one change of an answered call was not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// The target is not there; for a drain or a deregister that is an acknowledgement.
+    #[error("no such target")]
+    NotFound,
+    /// The service takes no more targets.
+    #[error("the service is full: {0}")]
+    Full(String),
+    /// Refused for now; try again later.
+    #[error("the registry asks to slow down: {0}")]
+    Throttled(String),
+    /// Not allowed.
+    #[error("the registry denies the change: {0}")]
+    Denied(String),
+    /// Any other refusal.
+    #[error("the registry refuses the change: {0}")]
+    Refused(String),
+}
+
+impl Operation {
+    /// The word for logs, metrics and events.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Register => "register",
+            Self::Drain => "drain",
+            Self::Deregister => "deregister",
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The http driver: an open REST contract, published as OpenAPI.

@@ -1,0 +1,1 @@
+//! The HTTPS webhook: router, TLS accept loop, limits, graceful stop.
