@@ -17,3 +17,4 @@ pub mod runtime;
 pub mod server;
 pub mod target;
 pub mod telemetry;
+pub mod yaml;
