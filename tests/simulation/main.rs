@@ -11,6 +11,7 @@ mod exposition;
 mod product;
 mod sabotage;
 mod scenario;
+mod stories;
 mod world;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +22,11 @@ fn main() -> ExitCode {
     let words = words();
     let wants = |word: &str| words.is_empty() || words.iter().any(|one| one == word);
     let mut failed = 0;
+    if wants("stories") {
+        let wrong = stories::run_all(say);
+        say(&format!("stories: {} passed, {wrong} failed", stories::count() - wrong));
+        failed += wrong;
+    }
     if wants("scenarios") {
         failed += scenarios(&words);
     }
