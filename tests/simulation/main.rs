@@ -11,6 +11,7 @@ mod exposition;
 mod product;
 mod sabotage;
 mod scenario;
+mod seeds;
 mod stories;
 mod world;
 
@@ -29,6 +30,9 @@ fn main() -> ExitCode {
     }
     if wants("scenarios") {
         failed += scenarios(&words);
+    }
+    if wants("seeds") {
+        failed += seeds::run(say, setting);
     }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

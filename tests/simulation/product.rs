@@ -40,3 +40,8 @@ pub(crate) fn launch(instance: Instance) -> BoxFuture {
 pub(crate) fn parse_configuration(text: &str) -> Result<Configuration, String> {
     lockstep::config::parse(text).map_err(|error| error.to_string())
 }
+
+/// Every reason that the product can write.
+pub(crate) fn reasons() -> Vec<&'static str> {
+    Vec::new()
+}

@@ -1,6 +1,6 @@
 //! The simulated API server as the product's `Cluster`.
 //!
-//! Requests take effect in the world at once (or, in a noisy world, some time between sending and answer), with the real server's codes.
+//! Requests take effect in the world at once when they are sent (in a noisy world the answer comes later), with the real server's codes.
 //!
 //! Invariant: a process that is dead or cut off changes nothing.
 //! Invariant: every rule about a write is judged when it arrives, before it is done.
@@ -62,7 +62,6 @@ impl Api {
         act: impl FnOnce(&mut World, ProcessId) -> Fate<T>,
         seen: impl FnOnce(&mut World, ProcessId, &T),
     ) -> Result<T, ApiError> {
-        self.travel().await;
         let fate = {
             let mut world = self.shared.world();
             world.count_request();
@@ -91,7 +90,7 @@ impl Api {
         answer
     }
 
-    /// The way there or back, where it takes time.
+    /// The way of an answer, where it takes time.
     async fn travel(&self) {
         let until = {
             let mut world = self.shared.world();

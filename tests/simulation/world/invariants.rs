@@ -165,6 +165,7 @@ impl World {
 
     /// I1, I2, A6 and the part of A5 that speaks of the object; called just before the write is done.
     pub(super) fn judge_effect(&mut self, process: ProcessId, id: PodId, kind: WriteKind, patch: &PodPatch) {
+        self.count_write(patch);
         for condition in &patch.conditions {
             self.judge_transition(process, id, condition);
         }
@@ -412,6 +413,7 @@ impl World {
         if let Some(pod) = pod {
             self.judge_released(process, pod, &what);
         }
+        self.count_change(pod, change);
         self.judge_foreign(id, change, &what);
         self.judge_live(process, id, change, &what);
         self.judge_budget(id, change);
@@ -426,6 +428,37 @@ impl World {
         let flying = self.service(id).1.tracks.get(&(change.uid.clone(), change.address)).and_then(|track| track.in_flight);
         if flying.is_some_and(|(_, until)| now < until) {
             self.fail("A7", format!("{what}: sent after the previous change of it was answered"), "that one is still under way");
+        }
+    }
+
+    /// Which case of the table of pods a change belongs to.
+    fn count_change(&mut self, pod: Option<PodId>, change: &Change) {
+        let Some(pod) = pod.map(|pod| &self.pods[pod]).filter(|_| change.operation != Operation::Register) else { return };
+        let row = if pod.is_live() {
+            "not serving: drained"
+        } else if pod.forced.is_some() && !pod.reported_gone() {
+            "forced deletion"
+        } else if self.containers_gone(pod) {
+            "containers gone: deregistered"
+        } else {
+            "deleted, containers running: drained or deregistered"
+        };
+        self.record.row(row);
+    }
+
+    /// Which case of the table of pods a write belongs to.
+    fn count_write(&mut self, patch: &PodPatch) {
+        if patch.finalizer == Some(Presence::Absent) {
+            self.record.row("containers gone: finalizer removed");
+        }
+        for condition in patch.conditions.iter().filter(|one| one.type_ == names::GATE) {
+            match condition.reason {
+                "WaitingForContainers" => self.record.row("no address, or containers never ready"),
+                "Registered" => self.record.row("serving: acknowledged"),
+                "NoBinding" => self.record.row("bound no longer"),
+                "PortNotFound" | "NoMatchingAddress" => self.record.row("no such port or address"),
+                _ => {}
+            }
         }
     }
 

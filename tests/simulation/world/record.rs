@@ -108,11 +108,18 @@ pub(crate) struct Record {
     pub(crate) event_index: BTreeMap<(String, bool, String, String), usize>,
     /// How often each fault was met, by its name.
     pub(crate) faults: BTreeMap<&'static str, u64>,
+    /// How often each case of the table of pods was reached.
+    pub(crate) rows: BTreeMap<&'static str, u64>,
     /// How often each reason was written.
     pub(crate) reasons: BTreeMap<String, u64>,
 }
 
 impl Record {
+    /// Counts a case of the table of pods.
+    pub(crate) fn row(&mut self, name: &'static str) {
+        *self.rows.entry(name).or_default() += 1;
+    }
+
     /// Counts a fault that the product met.
     pub(crate) fn fault(&mut self, name: &'static str) {
         *self.faults.entry(name).or_default() += 1;
