@@ -31,6 +31,8 @@ const CHORES: Duration = Duration::from_secs(10);
 pub(super) struct Term {
     /// Its number, in this process.
     pub(super) number: u64,
+    /// All pods were listed since it began: what a watch told before may be old.
+    pub(super) listed: bool,
     /// Every service that is bound, claimed or owed to.
     pub(super) services: BTreeMap<ServiceId, Service>,
     /// Claims whose pods are gone.
@@ -73,6 +75,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.resign_pods();
         self.term = Some(Term {
             number: self.terms,
+            listed: false,
             services: BTreeMap::new(),
             debts: Debts::default(),
             adoption: Adoption::default(),
@@ -85,6 +88,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             said: None,
             chores: now,
         });
+        self.wires.wish.send_replace(self.terms);
         self.load(Store::Debts);
         self.load(Store::LastGood);
         self.configuration_taken(true);
@@ -160,8 +164,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
 
     /// Gives the Lease back; when to stop waiting for that.
     pub(super) fn finish_stop(&mut self) -> Instant {
-        if !*self.give_back.borrow() {
-            self.give_back.send_replace(true);
+        if !*self.wires.give_back.borrow() {
+            self.wires.give_back.send_replace(true);
             self.term = None;
         }
         self.clock.now().after(GIVE_BACK_LIMIT)

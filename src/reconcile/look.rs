@@ -55,7 +55,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             }
         }
         let Some(life) = self.note_life(uid) else { return };
-        if self.term.is_none() || self.stopping {
+        if self.stopping || !self.term.as_ref().is_some_and(|term| term.listed) {
             return;
         }
         self.keep_books(uid);

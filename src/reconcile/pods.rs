@@ -62,6 +62,8 @@ pub struct Entry {
     pub backoff: Backoff,
     /// The last write failed: the pod is read before the next one.
     pub doubtful: bool,
+    /// The last write met another version than it was meant for.
+    pub conflicted: bool,
     /// What the last plan was for.
     pub reason: Option<Reason>,
     /// Services it waits for.
@@ -243,6 +245,7 @@ impl Entry {
             tell: None,
             backoff: Backoff::default(),
             doubtful: false,
+            conflicted: false,
             reason: None,
             waits: Vec::new(),
             booked: Vec::new(),
