@@ -282,6 +282,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             self.next_chore(),
         ];
         let now = self.clock.now();
+        if self.stopping || !self.is_filled() {
+            return now.after(WALL_CHECK * 15);
+        }
         firsts.into_iter().flatten().min().map_or(now.after(WALL_CHECK * 15), |at| at.max(Instant::default()))
     }
 

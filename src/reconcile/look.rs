@@ -212,15 +212,12 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             let away = matches!(target.facts.seen, Some(Seen::Absent | Seen::Listed { state: TargetState::Draining, .. }));
             match (target.role, o.life.stage) {
                 (Role::Wanted | Role::Kept | Role::Superseded, Stage::NotServing(_)) => {
-                    if counts && target.on_unready != OnUnready::Keep && (closed || away) {
-                        budget.outstanding(&key);
+                    budget.note_away(&key, counts && away);
+                    if counts && closed && target.on_unready != OnUnready::Keep {
+                        budget.inherit(&key);
                     }
                 }
-                (Role::Unbound(OnUnbound::Deregister), _) if live => {
-                    if matches!(target.facts.seen, Some(Seen::Listed { state: TargetState::Draining, .. })) {
-                        budget.outstanding(&key);
-                    }
-                }
+                (Role::Unbound(OnUnbound::Deregister), _) if live => budget.note_away(&key, away),
                 _ => budget.settle(&key),
             }
         }
