@@ -17,6 +17,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::TcpListener;
@@ -45,14 +46,41 @@ pub async fn run(args: RegistryArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How long the server puts up with slow callers.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// A body that took longer to come is given up.
+    pub body_time: Duration,
+    /// A connection that sends no whole header for this long is closed, idle ones included.
+    pub header_time: Duration,
+    /// Answers still under way get this long once the server shall end.
+    pub last_answers: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            // Bodies are small and callers near.
+            body_time: Duration::from_secs(10),
+            // Longer than callers keep idle connections, so that none is closed while it is being used.
+            header_time: Duration::from_secs(30),
+            // Well within the usual grace period of a pod.
+            last_answers: Duration::from_secs(10),
+        }
+    }
+}
+
 /// A server that has its port and its store.
 #[derive(Debug)]
 pub struct Server {
     /// Where it listens.
     pub address: SocketAddr,
+    /// What it puts up with.
+    pub limits: Limits,
     listener: TcpListener,
-    api: api::Api,
-    stop: watch::Sender<bool>,
+    store: store::Store,
+    token: Option<Arc<token::TokenFile>>,
+    strict: bool,
 }
 
 impl Server {
@@ -65,18 +93,19 @@ impl Server {
         let store = store::Store::open(&args.store, args.require_services)?;
         let listener = TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
         let address = listener.local_addr().context("the listener has no address")?;
-        let (stop, stopping) = watch::channel(false);
-        let api = api::Api { store, token: token.map(Arc::new), strict: args.require_services, stopping };
-        Ok(Self { address, listener, api, stop })
+        let (token, strict) = (token.map(Arc::new), args.require_services);
+        Ok(Self { address, limits: Limits::default(), listener, store, token, strict })
     }
 
     /// Answers until `stopped` resolves; then finishes what it answers. Blocking reads are answered at once.
     pub async fn serve(self, stopped: impl Future<Output = ()>) {
-        let Self { listener, api, stop, .. } = self;
-        listener::serve(listener, api::router(api), async {
+        let Self { limits, listener, store, token, strict, .. } = self;
+        let (stop, stopping) = watch::channel(false);
+        let router = api::router(api::Api { store, token, strict, body_time: limits.body_time, stopping });
+        let stopped = async {
             stopped.await;
             stop.send_replace(true);
-        })
-        .await;
+        };
+        listener::serve(listener, router, limits, stopped).await;
     }
 }

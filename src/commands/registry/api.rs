@@ -34,8 +34,6 @@ use crate::registry::http::contract::{
 
 /// No body is longer: a full batch with the longest names stays below.
 const BODY: usize = 256 * 1024;
-/// A body that took longer to come is given up.
-const BODY_TIME: Duration = Duration::from_secs(10);
 /// No blocking read waits longer, whatever it asks for: proxies give up on silent connections.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// No name in a request is longer: it is kept, listed and logged.
@@ -48,6 +46,8 @@ pub(super) struct Api {
     pub(super) token: Option<Arc<TokenFile>>,
     /// Services must be made before they are used.
     pub(super) strict: bool,
+    /// How long a body may take.
+    pub(super) body_time: Duration,
     /// True once the server shall end.
     pub(super) stopping: watch::Receiver<bool>,
 }
@@ -389,16 +389,16 @@ impl<S: Send + Sync> FromRequestParts<S> for TargetName {
 /// A JSON body.
 struct Json<T>(T);
 
-impl<T: serde::de::DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
+impl<T: serde::de::DeserializeOwned> FromRequest<Api> for Json<T> {
     type Rejection = Refused;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
+    async fn from_request(request: Request, api: &Api) -> Result<Self, Refused> {
         let kind = request.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let kind = kind.split(';').next().unwrap_or_default().trim();
         if !kind.eq_ignore_ascii_case("application/json") {
             return Err(Refused::new(Reason::ContentTypeUnsupported, format!("{kind:?} is not application/json")));
         }
-        let body = tokio::time::timeout(BODY_TIME, Bytes::from_request(request, state)).await;
+        let body = tokio::time::timeout(api.body_time, Bytes::from_request(request, api)).await;
         let body = body.map_err(|_| Refused::new(Reason::BodyTooSlow, "the body did not come in time"))?;
         let body = body.map_err(|rejection| match rejection.status() {
             StatusCode::PAYLOAD_TOO_LARGE => Refused::new(Reason::BodyTooLarge, format!("a body may have {BODY} bytes")),

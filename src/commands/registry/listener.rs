@@ -2,7 +2,7 @@
 //!
 //! It is generic over what a connection is, so that TLS can be laid between without a change here.
 //!
-//! Invariant: a request that was taken is answered before the server ends, unless that takes longer than [`LAST_ANSWERS`].
+//! Invariant: a request that was taken is answered before the server ends, unless that takes longer than [`Limits::last_answers`].
 //! Absent on purpose: HTTP/2 (callers are few and hold their connections), TLS (a proxy or a mesh in front, so far).
 
 use std::future::Future;
@@ -19,19 +19,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
+use super::Limits;
+
 /// More connections wait in the kernel's queue; each blocking read holds one.
 const CONNECTIONS: usize = 1024;
-/// A connection that sends no whole header for this long is closed, idle ones included. Longer than callers keep idle ones.
-const HEADER_TIME: Duration = Duration::from_secs(30);
 /// Nothing that callers send needs longer headers.
 const HEADER_BYTES: usize = 16 * 1024;
-/// Answers still under way get this long once the server shall end.
-const LAST_ANSWERS: Duration = Duration::from_secs(10);
 /// After a failed accept (no file descriptors left, mostly) the next one waits.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `router` on `listener` until `stop` resolves.
-pub(super) async fn serve(listener: TcpListener, router: Router, stop: impl Future<Output = ()>) {
+pub(super) async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: impl Future<Output = ()>) {
     let free = Arc::new(Semaphore::new(CONNECTIONS));
     let graceful = GracefulShutdown::new();
     tokio::pin!(stop);
@@ -48,7 +46,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router, stop: impl Futu
             Ok((stream, _)) => {
                 // Small answers must not wait for more to send; without the option they only come later.
                 let _ = stream.set_nodelay(true);
-                let connection = talk(stream, router.clone());
+                let connection = talk(stream, router.clone(), limits);
                 let connection = graceful.watch(connection);
                 tokio::spawn(async move {
                     // A caller that breaks off is no event here.
@@ -63,15 +61,16 @@ pub(super) async fn serve(listener: TcpListener, router: Router, stop: impl Futu
         }
     }
     drop(listener);
-    let _ = tokio::time::timeout(LAST_ANSWERS, graceful.shutdown()).await;
+    // Whoever is still slower than that is cut off.
+    let _ = tokio::time::timeout(limits.last_answers, graceful.shutdown()).await;
 }
 
-fn talk<S>(stream: S, router: Router) -> http1::Connection<TokioIo<S>, TowerToHyperService<Router>>
+fn talk<S>(stream: S, router: Router, limits: Limits) -> http1::Connection<TokioIo<S>, TowerToHyperService<Router>>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(HEADER_BYTES);
+    builder.timer(TokioTimer::new()).header_read_timeout(limits.header_time).max_buf_size(HEADER_BYTES);
     builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
 }
 

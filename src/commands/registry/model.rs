@@ -232,6 +232,7 @@ impl Model {
                 self.behaviour = behaviour.unwrap_or_default();
                 self.unsaved.behaviour = true;
             }
+            Some(name) if behaviour.is_none() && !self.services.contains_key(name) => {}
             Some(name) => {
                 self.service_mut(name)?.record.behaviour = behaviour;
                 let (name, _) = self.services.get_key_value(name).expect("it was found just now");
