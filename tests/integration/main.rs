@@ -1,1 +1,3 @@
-//! TBD.
+//! Tests of the parts together, in one binary.
+
+mod tidy;
