@@ -8,3 +8,4 @@ mod registry_ground;
 mod registry_http;
 mod registry_openapi;
 mod registry_server;
+mod tidy;
