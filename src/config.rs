@@ -20,7 +20,7 @@ use std::time::Duration;
 pub use advise::{Advice, advise};
 pub use error::{ConfigError, ConfigErrors};
 pub use parse::parse;
-pub use text::show_duration;
+pub use text::{duration, show_duration};
 
 use crate::target::ServiceId;
 
