@@ -121,6 +121,20 @@ impl Node {
         })
     }
 
+    /// Where a path such as `bindings[0].drain` stands, or the innermost part of it that is there.
+    pub fn nearest_to(&self, path: &str) -> Position {
+        let mut node = self;
+        for step in path.split(['.', '[', ']']).filter(|step| !step.is_empty()) {
+            let next = match &node.value {
+                Value::List(items) => step.parse().ok().and_then(|index: usize| items.get(index)),
+                _ => node.entry(step),
+            };
+            let Some(next) = next else { break };
+            node = next;
+        }
+        node.at
+    }
+
     /// Where a key stands for the second time in its mapping, and the key.
     pub fn repeated_key(&self) -> Option<(Position, &str)> {
         match &self.value {

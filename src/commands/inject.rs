@@ -42,7 +42,7 @@ fn review(body: &[u8], args: &InjectArgs, snapshot: &Snapshot) -> anyhow::Result
     let explained = offline::review(body, snapshot)?;
     if args.explain {
         let subject = explain::Subject { kind: "AdmissionReview".to_owned(), ..explain::Subject::default() };
-        return say(&explain::print(&[(subject, explained)], &snapshot.configuration, args.output)?);
+        return say(&explain::print(&[(subject, explained)], snapshot, args.output)?);
     }
     if args.patch {
         return say(&format!("{}\n", String::from_utf8_lossy(&explained.patch)));
@@ -55,7 +55,7 @@ fn review(body: &[u8], args: &InjectArgs, snapshot: &Snapshot) -> anyhow::Result
 fn manifests(mut documents: Documents, args: &InjectArgs, snapshot: &Snapshot) -> anyhow::Result<()> {
     let explained = objects::inject(&mut documents.nodes, snapshot)?;
     if args.explain {
-        return say(&explain::print(&explained, &snapshot.configuration, args.output)?);
+        return say(&explain::print(&explained, snapshot, args.output)?);
     }
     if args.patch {
         let patch = match &explained[..] {

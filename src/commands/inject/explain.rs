@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use crate::admission::offline::Explained;
 use crate::admission::prestop::Sums;
-use crate::admission::{Finding, Reason};
+use crate::admission::{Reason, Snapshot};
 use crate::args::Output;
-use crate::config::{Binding, Configuration, Drain, show_duration};
+use crate::config::{Configuration, Drain, show_duration};
 use crate::yaml::{json, print};
 
 /// What an answer is about.
@@ -53,11 +53,11 @@ struct SumsData {
 }
 
 /// The explanations of all objects of an input.
-pub(super) fn print(all: &[(Subject, Explained)], configuration: &Configuration, output: Option<Output>) -> anyhow::Result<String> {
+pub(super) fn print(all: &[(Subject, Explained)], snapshot: &Snapshot, output: Option<Output>) -> anyhow::Result<String> {
     let Some(output) = output else {
-        return Ok(all.iter().map(|(subject, explained)| for_people(subject, explained, configuration)).collect::<Vec<_>>().join("\n"));
+        return Ok(all.iter().map(|(subject, explained)| for_people(subject, explained, snapshot)).collect::<Vec<_>>().join("\n"));
     };
-    let data: Vec<Data<'_>> = all.iter().map(|(subject, explained)| data(subject, explained, configuration)).collect();
+    let data: Vec<Data<'_>> = all.iter().map(|(subject, explained)| data(subject, explained, &snapshot.configuration)).collect();
     let text = match &data[..] {
         [one] => serde_json::to_string(one),
         all => serde_json::to_string(all),
@@ -78,7 +78,7 @@ fn data<'a>(subject: &'a Subject, explained: &'a Explained, configuration: &'a C
         bindings: explained.bindings.iter().map(|index| &*configuration.bindings[*index].name).collect(),
         sleep_seconds: explained.sleep_seconds,
         grace_seconds: explained.grace_seconds,
-        findings: explained.findings.iter().map(|finding| finding.as_str()).collect(),
+        findings: explained.findings.iter().map(|(finding, _)| finding.as_str()).collect(),
         sums: explained.sums.map(|sums| SumsData {
             drain_seconds: sums.drain.as_secs_f64(),
             margin_seconds: sums.margin.as_secs_f64(),
@@ -91,92 +91,103 @@ fn data<'a>(subject: &'a Subject, explained: &'a Explained, configuration: &'a C
     }
 }
 
-fn for_people(subject: &Subject, explained: &Explained, configuration: &Configuration) -> String {
+fn for_people(subject: &Subject, explained: &Explained, snapshot: &Snapshot) -> String {
     let mut text = match &*subject.name {
         "" => format!("{}: ", subject.kind),
         name => format!("{} {}/{name}: ", subject.kind, subject.namespace),
     };
-    lines(&mut text, explained, configuration).expect("writing into a String cannot fail");
+    lines(&mut text, explained, snapshot).expect("writing into a String cannot fail");
     text
 }
 
-fn lines(text: &mut String, explained: &Explained, configuration: &Configuration) -> std::fmt::Result {
+fn lines(text: &mut String, explained: &Explained, snapshot: &Snapshot) -> std::fmt::Result {
     writeln!(text, "{}: {}", explained.reason.as_str(), meaning(explained.reason))?;
-    let bindings: Vec<&Binding> = explained.bindings.iter().map(|index| &configuration.bindings[*index]).collect();
-    if explained.reason == Reason::Injected {
-        let names: Vec<&str> = bindings.iter().map(|binding| &*binding.name).collect();
-        writeln!(text, "  bindings: {}", names.join(", "))?;
-        if let Some(sums) = &explained.sums {
-            self::sums(text, sums, explained, &bindings, configuration)?;
-        }
-        writeln!(text, "  added: whatever of gate, finalizer, label and record was missing")?;
-    } else {
-        for warning in &explained.warnings {
-            writeln!(text, "  {warning}")?;
-        }
+    if explained.reason != Reason::Injected {
+        return explained.warnings.iter().try_for_each(|warning| writeln!(text, "  {warning}"));
     }
-    for finding in &explained.findings {
-        write_finding(text, *finding)?;
+    let names: Vec<&str> = explained.bindings.iter().map(|index| &*snapshot.configuration.bindings[*index].name).collect();
+    writeln!(text, "  bindings: {}", names.join(", "))?;
+    if let Some(sums) = &explained.sums {
+        self::sums(text, sums, explained, snapshot)?;
+        grace(text, sums, explained)?;
+    }
+    for place in places(&explained.patch) {
+        writeln!(text, "  changes {place}")?;
+    }
+    for (finding, about) in &explained.findings {
+        let about = if about.is_empty() { String::new() } else { format!(" ({about})") };
+        writeln!(text, "  finding {}: {}{about}", finding.as_str(), finding.meaning())?;
+        writeln!(text, "    what to do: {}", finding.remedy())?;
     }
     Ok(())
 }
 
-fn sums(text: &mut String, sums: &Sums, explained: &Explained, bindings: &[&Binding], configuration: &Configuration) -> std::fmt::Result {
-    for binding in bindings {
-        writeln!(text, "  drain delay of {}: {}", binding.name, source(binding, sums, bindings.len() == 1))?;
-    }
+fn sums(text: &mut String, sums: &Sums, explained: &Explained, snapshot: &Snapshot) -> std::fmt::Result {
+    let delays: Vec<(Duration, String)> = explained.bindings.iter().map(|index| drain_of(*index, snapshot)).collect();
     if sums.wanted == 0 {
         writeln!(text, "  no sleep is wanted")?;
     } else {
-        let longest = if bindings.len() > 1 { "longest drain delay" } else { "drain" };
-        writeln!(text, "  sleep: {longest} {} + margin {} = {} s", seconds(sums.drain), seconds(sums.margin), sums.wanted)?;
+        let longest = delays.iter().rev().max_by_key(|(delay, _)| *delay).map_or("drain", |(_, line)| line);
+        for (_, line) in delays.iter().filter(|(_, line)| line != longest) {
+            writeln!(text, "  {line} (not the longest)")?;
+        }
+        writeln!(text, "  {longest} + margin {} = {} s", seconds(sums.margin), sums.wanted)?;
     }
+    let injection = &snapshot.configuration.injection;
     if sums.after_max_sleep < sums.wanted {
-        writeln!(text, "  cut to maxSleep ({}): {} s", show_duration(configuration.injection.max_sleep), sums.after_max_sleep)?;
+        writeln!(text, "  cut to maxSleep ({}): {} s", show_duration(injection.max_sleep), sums.after_max_sleep)?;
     }
     if sums.seconds < sums.after_max_sleep {
-        let limit = show_duration(configuration.injection.max_grace);
+        let limit = show_duration(injection.max_grace);
         writeln!(text, "  cut to what maxGrace ({limit}) leaves beside a grace period of {} s: {} s", sums.grace_before, sums.seconds)?;
     }
-    match explained.sleep_seconds {
-        0 => writeln!(text, "  no container gets a sleep; the grace period stays at {} s", explained.grace_seconds),
-        sleep => {
-            let sum = sums.grace_before.saturating_add(i64::try_from(sleep).unwrap_or(i64::MAX));
-            writeln!(text, "  grace: {} s + sleep {sleep} s = {sum} s", sums.grace_before)?;
-            match explained.grace_seconds {
-                grace if grace > sum => writeln!(text, "  the pod has {grace} s already, and it is never lowered"),
-                _ => Ok(()),
-            }
-        }
+    Ok(())
+}
+
+fn grace(text: &mut String, sums: &Sums, explained: &Explained) -> std::fmt::Result {
+    let sleep = i64::try_from(explained.sleep_seconds).unwrap_or(i64::MAX);
+    if sleep == 0 {
+        return writeln!(text, "  no container gets a sleep; the grace period stays at {} s", explained.grace_seconds);
+    }
+    let sum = sums.grace_before.saturating_add(sleep);
+    writeln!(text, "  grace {} s + {sleep} s = {sum} s", sums.grace_before)?;
+    match explained.grace_seconds {
+        grace if grace > sum => writeln!(text, "  the pod has {grace} s already, and it is never lowered"),
+        _ => Ok(()),
     }
 }
 
-/// Where a drain delay comes from; the number itself where it is the only one, or known from the configuration.
-fn source(binding: &Binding, sums: &Sums, only: bool) -> String {
-    match binding.drain {
-        Drain::Fixed(delay) => format!("{} (fixed)", seconds(delay)),
-        Drain::HealthCheck { interval, unhealthy_threshold, timeout } => format!(
-            "{} x {unhealthy_threshold} + {} = {} (health check)",
-            seconds(interval),
-            seconds(timeout),
-            seconds(binding.drain.delay(None))
-        ),
-        Drain::FromRegistry { .. } if only => {
-            format!("{} (from the registry {}, or its fallback)", seconds(sums.drain), binding.service.registry)
+/// The drain delay of a binding, and where it comes from.
+fn drain_of(index: usize, snapshot: &Snapshot) -> (Duration, String) {
+    let binding = &snapshot.configuration.bindings[index];
+    let answer = snapshot.delays.answer(index);
+    let delay = binding.drain.delay(answer);
+    let drain = format!("drain {} of {}", seconds(delay), binding.name);
+    let registry = &binding.service.registry;
+    let line = match binding.drain {
+        Drain::Fixed(_) => drain,
+        Drain::HealthCheck { interval, unhealthy_threshold, timeout } => {
+            let (interval, timeout) = (seconds(interval), seconds(timeout));
+            format!("{drain} (health check: {interval} x {unhealthy_threshold} + {timeout})")
         }
-        Drain::FromRegistry { fallback } => {
-            format!("from the registry {}; {} until it has answered", binding.service.registry, seconds(fallback))
-        }
+        Drain::FromRegistry { .. } if answer.is_some() => format!("{drain} from the registry {registry}"),
+        Drain::FromRegistry { .. } => format!("{drain} (fallback: the registry {registry} has not answered)"),
+    };
+    (delay, line)
+}
+
+/// The places that a patch names.
+fn places(patch: &[u8]) -> Vec<String> {
+    #[derive(serde::Deserialize)]
+    struct Operation {
+        path: String,
     }
+    let operations: Vec<Operation> = serde_json::from_slice(patch).unwrap_or_default();
+    operations.into_iter().map(|operation| operation.path).collect()
 }
 
 fn seconds(duration: Duration) -> String {
     if duration.subsec_nanos() == 0 { format!("{} s", duration.as_secs()) } else { format!("{} s", duration.as_secs_f64()) }
-}
-
-fn write_finding(text: &mut String, finding: Finding) -> std::fmt::Result {
-    writeln!(text, "  finding {}: {}", finding.as_str(), finding.meaning())?;
-    writeln!(text, "    what to do: {}", finding.remedy())
 }
 
 fn meaning(reason: Reason) -> &'static str {
