@@ -5,19 +5,25 @@
 //! Invariant: labels have few values, all from closed sets or from the configuration.
 //! Absent on purpose: the HTTP route (`probes`).
 
+pub mod reconcile;
+
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 /// The metrics of one process.
 #[derive(Debug, Default)]
 pub struct Metrics {
+    /// The reconciler's.
+    pub reconcile: reconcile::ReconcileMetrics,
     registry: Registry,
 }
 
 impl Metrics {
     /// All metrics at zero.
     pub fn new() -> Self {
-        Self::default()
+        let mut metrics = Self::default();
+        metrics.reconcile.register(&mut metrics.registry);
+        metrics
     }
 
     /// The exposition in the OpenMetrics text format.
