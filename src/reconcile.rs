@@ -7,6 +7,8 @@
 
 pub mod clock;
 pub mod cluster;
+pub mod kubernetes;
+pub mod tokio_clock;
 
 use std::future::Future;
 use std::sync::Arc;
