@@ -159,12 +159,12 @@ impl<R: Reflected> Reflection<R> {
 
     /// Turns a line into a change; answers the version up to which all is known now.
     fn take(&mut self, line: &Bytes) -> Result<Option<String>, ApiError> {
-        let (json, change): (_, fn(&R, R::Item) -> R::Change) = match event(line)? {
+        let (json, change) = match event(line)? {
             RawEvent::Bookmark(version) => return Ok(Some(version)),
-            RawEvent::Applied(json) => (json, R::applied),
-            RawEvent::Deleted(json) => (json, R::gone),
+            RawEvent::Applied(json) => (json, self.reflected.applied(self.reflected.decode(json)?)),
+            RawEvent::Deleted(json) => (json, self.reflected.gone(self.reflected.decode(json)?)),
         };
-        self.ready.push_back(change(&self.reflected, self.reflected.decode(json)?));
+        self.ready.push_back(change);
         Ok(Some(decode::resource_version(json)?).filter(|version| !version.is_empty()))
     }
 
