@@ -5,8 +5,22 @@
 //! Invariant: a [`Configuration`] that exists is valid; every error of a text is found in one pass, at its path, line and column.
 //! Absent on purpose: credentials (files under one mounted directory, named here only), watching (`reconcile`, `server`).
 
+mod advise;
+mod bindings;
+mod error;
+mod fields;
+mod overlap;
+mod parse;
+mod registries;
+mod text;
+
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use advise::{Advice, advise};
+pub use error::{ConfigError, ConfigErrors};
+pub use parse::parse;
+pub use text::show_duration;
 
 use crate::target::ServiceId;
 
@@ -119,6 +133,19 @@ pub enum DriverConfig {
     Haproxy(HaproxyConfig),
     /// The open HTTP contract.
     Http(HttpConfig),
+}
+
+/// Kind of a registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Driver {
+    /// AWS ELBv2 target groups.
+    Aws,
+    /// Consul's catalog.
+    Consul,
+    /// HAProxy's runtime API.
+    Haproxy,
+    /// The open HTTP contract.
+    Http,
 }
 
 /// Settings of an `aws` registry.
@@ -330,6 +357,54 @@ pub enum Servers {
     Template,
 }
 
+impl Driver {
+    /// Every driver, in the order of the documentation.
+    pub const ALL: [Self; 4] = [Self::Aws, Self::Consul, Self::Haproxy, Self::Http];
+
+    /// Its key in the configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Aws => "aws",
+            Self::Consul => "consul",
+            Self::Haproxy => "haproxy",
+            Self::Http => "http",
+        }
+    }
+}
+
+impl DriverConfig {
+    /// The kind of the registry.
+    pub fn driver(&self) -> Driver {
+        match self {
+            Self::Aws(_) => Driver::Aws,
+            Self::Consul(_) => Driver::Consul,
+            Self::Haproxy(_) => Driver::Haproxy,
+            Self::Http(_) => Driver::Http,
+        }
+    }
+}
+
+impl HaproxyConfig {
+    /// Default of [`HaproxyConfig::instance_timeout`].
+    pub const INSTANCE_TIMEOUT: Duration = Duration::from_secs(30);
+}
+
+impl Drain {
+    /// Default of the fallback on aws: what ELB itself takes where nobody set anything.
+    pub const AWS_FALLBACK: Duration = Duration::from_secs(300);
+
+    /// The delay, where `answered` is what the registry says at present.
+    pub fn delay(&self, answered: Option<Duration>) -> Duration {
+        match *self {
+            Self::FromRegistry { fallback } => answered.unwrap_or(fallback),
+            Self::Fixed(delay) => delay,
+            Self::HealthCheck { interval, unhealthy_threshold, timeout } => {
+                interval.saturating_mul(unhealthy_threshold).saturating_add(timeout)
+            }
+        }
+    }
+}
+
 impl Configuration {
     /// The registry of that name.
     pub fn registry(&self, name: &str) -> Option<&RegistryConfig> {
@@ -346,6 +421,9 @@ impl Configuration {
 }
 
 impl Binding {
+    /// Default of [`Binding::weight`].
+    pub const WEIGHT: u16 = 100;
+
     /// Whether it selects a pod of `namespace` with the labels that `label` looks up.
     pub fn selects<'l>(&self, namespace: &str, label: impl Fn(&str) -> Option<&'l str>) -> bool {
         let here = match &self.namespaces {

@@ -58,3 +58,4 @@ pub mod runtime;
 pub mod server;
 pub mod target;
 pub mod telemetry;
+pub mod yaml;
