@@ -7,9 +7,9 @@
 //! Invariant: a stop answers what was asked, and tells each client to come back elsewhere (`Connection: close`).
 //! Absent on purpose: what is answered (`webhook`, `probes`).
 
+pub mod body;
 mod patience;
 pub mod validate;
-pub mod webhook;
 
 use std::convert::Infallible;
 use std::sync::Arc;

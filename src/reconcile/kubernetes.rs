@@ -4,7 +4,7 @@
 //! Absent on purpose: retries and decisions (the reconciler's), creation of anything but Events (the chart renders what we keep things in).
 
 pub mod api;
-mod decode;
+pub(crate) mod decode;
 mod encode;
 mod loose;
 pub(crate) mod watch;

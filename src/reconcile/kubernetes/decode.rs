@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -96,6 +98,20 @@ pub(crate) fn name(json: &str) -> Result<Arc<str>, ApiError> {
 pub(crate) fn config_map_text(json: &str, key: &str) -> Result<Option<Arc<str>>, ApiError> {
     let Object(mut map): Object<ConfigMap> = serde_json::from_str(json).map_err(|error| api::unreadable(&error))?;
     Ok(map.data.0.remove(key).map(Arc::from))
+}
+
+/// Resource version and decoded data of a Secret; values that are no text are left out.
+pub(crate) fn secret(json: &str) -> Result<(String, BTreeMap<String, String>), ApiError> {
+    let Object(ConfigMap { data }) = serde_json::from_str(json).map_err(|error| api::unreadable(&error))?;
+    let decoded = data.0.into_iter().filter_map(|(key, value)| Some((key, base64_text(&value)?)));
+    Ok((resource_version(json)?, decoded.collect()))
+}
+
+/// Names of the webhooks of a configuration, each with its caBundle.
+pub(crate) fn webhooks(json: &str) -> Result<Vec<(String, String)>, ApiError> {
+    let Object(Webhooks { webhooks }) = serde_json::from_str(json).map_err(|error| api::unreadable(&error))?;
+    let bundle = |client: ClientConfig<'_>| client.ca_bundle.0.as_deref().and_then(base64_text).unwrap_or_default();
+    Ok(webhooks.0.into_iter().map(|Object(webhook)| (webhook.name.owned(), bundle(webhook.client_config.0))).collect())
 }
 
 /// Resource version of an object.
@@ -300,6 +316,29 @@ struct ConfigMap {
     data: Texts,
 }
 
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Webhooks<'a> {
+    #[serde(borrow)]
+    webhooks: List<Object<Webhook<'a>>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Webhook<'a> {
+    #[serde(borrow)]
+    name: Text<'a>,
+    #[serde(borrow)]
+    client_config: Object<ClientConfig<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ClientConfig<'a> {
+    #[serde(borrow)]
+    ca_bundle: Text<'a>,
+}
+
 fn view(Pod { metadata: Object(mut meta), spec: Object(spec), status: Object(status) }: Pod<'_>) -> PodView {
     let controller = meta.owner_references.0.into_iter().map(|owner| owner.0).find(|owner| owner.controller.0);
     PodView {
@@ -322,6 +361,10 @@ fn view(Pod { metadata: Object(mut meta), spec: Object(spec), status: Object(sta
         uid: PodUid::new(meta.uid.owned()),
         labels: meta.labels.0,
     }
+}
+
+fn base64_text(value: &str) -> Option<String> {
+    String::from_utf8(BASE64_STANDARD.decode(value).ok()?).ok()
 }
 
 fn key(namespace: Text<'_>, name: Text<'_>) -> PodKey {
@@ -557,5 +600,13 @@ mod tests {
         assert_eq!(config_map_text(map, "config.yaml").unwrap().as_deref(), Some("a: 1"));
         assert_eq!(config_map_text(map, "other").unwrap(), None);
         assert_eq!(config_map_text("{}", "config.yaml").unwrap(), None);
+    }
+
+    #[test]
+    fn a_secret_and_a_webhook_configuration_are_decoded() {
+        let secret = secret(r#"{"metadata":{"resourceVersion":"7"},"data":{"tls.crt":"aGVsbG8=","odd":"*","n":1}}"#).unwrap();
+        assert_eq!(secret, ("7".into(), BTreeMap::from([("tls.crt".into(), "hello".into())])));
+        let hooks = r#"{"webhooks":[{"name":"a","clientConfig":{"caBundle":"aGVsbG8="}},{"name":"b","clientConfig":{}}]}"#;
+        assert_eq!(webhooks(hooks).unwrap(), [("a".into(), "hello".into()), ("b".into(), String::new())]);
     }
 }
