@@ -10,6 +10,7 @@
 pub mod body;
 mod patience;
 pub mod validate;
+pub mod webhook;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -44,8 +46,8 @@ pub const IDLE_TIME: Duration = Duration::from_secs(120);
 pub const WRITE_TIME: Duration = Duration::from_secs(10);
 /// Bytes of a request's head: an API server sends a few hundred.
 pub const HEAD_BYTES: usize = 32 << 10;
-/// Headers of a request.
-pub const HEADERS: usize = 64;
+/// Bytes that are read ahead of a connection; a head must fit with room to spare.
+const READ_BYTES: usize = 2 * HEAD_BYTES;
 /// After the order to stop, new connections are still taken for this long: endpoints need a moment to be forgotten everywhere.
 pub const LINGER_TIME: Duration = Duration::from_secs(3);
 /// Then what was asked may take this long to be answered.
@@ -95,25 +97,42 @@ impl Default for Limits {
     }
 }
 
-/// Serves `router` until `stop` resolves, then lingers, finishes what was asked, and returns.
-pub async fn run(listener: TcpListener, transport: Transport, router: Router, limits: Limits, stop: impl Future<Output = ()>) {
-    let slots = Arc::new(Semaphore::new(limits.connections));
-    let graceful = GracefulShutdown::new();
-    let connection = Connection { transport, router, limits, stopping: Arc::new(AtomicBool::new(false)) };
-    {
-        let accepting = accept(&listener, &slots, &graceful, &connection);
-        tokio::pin!(accepting);
-        tokio::select! {
-            () = &mut accepting => {}
-            () = stop => {
-                connection.stopping.store(true, Ordering::Relaxed);
-                let _ = tokio::time::timeout(limits.linger, &mut accepting).await;
+/// A server that listens.
+pub struct Server {
+    /// Where it listens.
+    pub listener: TcpListener,
+    /// What lies between TCP and HTTP.
+    pub transport: Transport,
+    /// What it answers.
+    pub router: Router,
+    /// Its limits.
+    pub limits: Limits,
+    /// Shows the connections that are open.
+    pub open: Gauge,
+}
+
+impl Server {
+    /// Serves until `stop` resolves, then lingers, finishes what was asked, and returns.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let Self { listener, transport, router, limits, open } = self;
+        let slots = Arc::new(Semaphore::new(limits.connections));
+        let graceful = GracefulShutdown::new();
+        let connection = Connection { transport, router, limits, open, stopping: Arc::new(AtomicBool::new(false)) };
+        {
+            let accepting = accept(&listener, &slots, &graceful, &connection);
+            tokio::pin!(accepting);
+            tokio::select! {
+                () = &mut accepting => {}
+                () = stop => {
+                    connection.stopping.store(true, Ordering::Relaxed);
+                    let _ = tokio::time::timeout(limits.linger, &mut accepting).await;
+                }
             }
         }
-    }
-    drop(listener);
-    if tokio::time::timeout(limits.finish, graceful.shutdown()).await.is_err() {
-        tracing::warn!("connections were still busy when their time to finish was over");
+        drop(listener);
+        if tokio::time::timeout(limits.finish, graceful.shutdown()).await.is_err() {
+            tracing::warn!("connections were still busy when their time to finish was over");
+        }
     }
 }
 
@@ -125,7 +144,10 @@ async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>, graceful: &Grace
             Ok((stream, _)) => {
                 let (connection, watcher) = (connection.clone(), graceful.watcher());
                 tokio::spawn(async move {
+                    let open = connection.open.clone();
+                    open.inc();
                     connection.serve(stream, watcher).await;
+                    open.dec();
                     drop(slot);
                 });
             }
@@ -143,6 +165,7 @@ struct Connection {
     transport: Transport,
     router: Router,
     limits: Limits,
+    open: Gauge,
     stopping: Arc<AtomicBool>,
 }
 
@@ -169,8 +192,8 @@ impl Connection {
         let service = service_fn(move |request| self.clone().answer(request, phase.clone()));
         let connection = hyper::server::conn::http1::Builder::new()
             .header_read_timeout(None)
-            .max_buf_size(HEAD_BYTES)
-            .max_headers(HEADERS)
+            .max_header_size(HEAD_BYTES)
+            .max_buf_size(READ_BYTES)
             .serve_connection(TokioIo::new(stream), service);
         if let Err(error) = watcher.watch(connection).await {
             tracing::debug!(%error, "a connection ended early");

@@ -61,6 +61,23 @@ impl KubeCluster {
         Self { api, clock, own: Arc::new(own) }
     }
 
+    /// One page of all pods of the cluster, ours or not.
+    pub async fn list_all_pods(&self, page: Page) -> Result<PodPage, ApiError> {
+        self.pods("", page).await
+    }
+
+    /// The API server behind it.
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    async fn pods(&self, query: &str, page: Page) -> Result<PodPage, ApiError> {
+        let bytes = self.api.list(&page_path("/api/v1/pods", query, page.limit, page.token.as_deref()), None).await?;
+        let raw: RawPage<'_> = api::decode(&bytes)?;
+        let pods = raw.items.iter().flatten().map(|item| decode::pod(item.get())).collect::<Result<_, _>>()?;
+        Ok(PodPage { pods, next: raw.metadata.next(), resource_version: raw.metadata.resource_version })
+    }
+
     fn config_map_path(&self, name: &str) -> String {
         format!("/api/v1/namespaces/{}/configmaps/{name}", self.own.namespace)
     }
@@ -79,10 +96,7 @@ impl Cluster for KubeCluster {
     type Reflection<T: Send + 'static> = BoxStream<'static, T>;
 
     async fn list_pods(&self, page: Page) -> Result<PodPage, ApiError> {
-        let bytes = self.api.list(&page_path("/api/v1/pods", &managed_query(), page.limit, page.token.as_deref()), None).await?;
-        let raw: RawPage<'_> = api::decode(&bytes)?;
-        let pods = raw.items.iter().flatten().map(|item| decode::pod(item.get())).collect::<Result<_, _>>()?;
-        Ok(PodPage { pods, next: raw.metadata.next(), resource_version: raw.metadata.resource_version })
+        self.pods(&managed_query(), page).await
     }
 
     async fn watch_pods(&self, resource_version: &str) -> Result<Self::PodWatch, ApiError> {
