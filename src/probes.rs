@@ -27,8 +27,8 @@ pub struct Readiness {
     pub certificate: Arc<Serving>,
     /// There is a valid configuration, the present one or the last good one.
     pub configuration: AtomicBool,
-    /// Everything that is asked before an answer was read once.
-    pub caches: Arc<AtomicBool>,
+    /// Nodes and the API server told their versions.
+    pub versions: AtomicBool,
     /// The process was told to stop.
     pub stopping: AtomicBool,
 }
@@ -39,7 +39,7 @@ impl Readiness {
         let parts = [
             (self.certificate.is_loaded(), "no certificate is loaded"),
             (self.configuration.load(Ordering::Relaxed), "no valid configuration was read"),
-            (self.caches.load(Ordering::Relaxed), "caches are not filled"),
+            (self.versions.load(Ordering::Relaxed), "the versions of nodes and API server were not read"),
             (!self.stopping.load(Ordering::Relaxed), "stopping"),
         ];
         parts.into_iter().filter(|(there, _)| !there).map(|(_, missing)| missing).collect()
@@ -77,7 +77,7 @@ mod tests {
         let readiness = Readiness::default();
         assert_eq!(readiness.missing().len(), 3);
         readiness.configuration.store(true, Ordering::Relaxed);
-        readiness.caches.store(true, Ordering::Relaxed);
+        readiness.versions.store(true, Ordering::Relaxed);
         assert_eq!(readiness.missing(), ["no certificate is loaded"]);
         readiness.stopping.store(true, Ordering::Relaxed);
         assert_eq!(readiness.missing(), ["no certificate is loaded", "stopping"]);

@@ -12,8 +12,8 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// The longest body; an API server's own limit for an object is 3 MiB, and an update carries two.
-pub const BODY_BYTES: usize = 8 << 20;
+pub use crate::admission::review::BODY_BYTES;
+
 /// From the end of the head to the end of the body.
 pub const BODY_TIME: Duration = Duration::from_secs(5);
 /// Bodies up to this size need no leave: with every connection busy they take 64 MiB.

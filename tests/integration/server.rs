@@ -4,10 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use axum::Router;
 use axum::routing::get;
+use lockstep::admission::{Delays, SleepForm, Snapshot};
 use lockstep::certificates::Serving;
 use lockstep::certificates::authority::{Due, Lifetimes, Material, Wanted};
+use lockstep::config;
 use lockstep::metrics::Metrics;
 use lockstep::reconcile::Clock;
 use lockstep::reconcile::tokio_clock::TokioClock;
@@ -46,6 +49,22 @@ struct Ground {
     running: JoinHandle<()>,
 }
 
+const CONFIGURATION: &str = "
+apiVersion: lockstep.dev/v1alpha1
+kind: Configuration
+cluster: test
+registries:
+  - {name: first, http: {url: 'http://registry.example'}}
+bindings:
+  - {name: web, namespaces: [shop], podSelector: {matchLabels: {app: web}}, registry: first, service: web, port: 8080, drain: {fixed: 5s}}
+";
+
+fn snapshot() -> Snapshot {
+    let configuration = config::parse(CONFIGURATION).unwrap();
+    let delays = Delays::resolve(&configuration, |_| None);
+    Snapshot { configuration: Arc::new(configuration), own_namespace: "lockstep-system".into(), delays, sleep: SleepForm::Native }
+}
+
 fn patient() -> Limits {
     Limits { connections: 64, handshake: LONG, head: LONG, idle: LONG, write: LONG, linger: Duration::ZERO, finish: LONG }
 }
@@ -59,6 +78,10 @@ fn fresh() -> Material {
 }
 
 async fn ground(limits: Limits, body: Duration) -> Ground {
+    ground_with(limits, body, Some(snapshot())).await
+}
+
+async fn ground_with(limits: Limits, body: Duration, snapshot: Option<Snapshot>) -> Ground {
     let (material, serving) = (fresh(), Arc::new(Serving::default()));
     serving.exchange(&material.chain, &material.key).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -71,7 +94,12 @@ async fn ground(limits: Limits, body: Duration) -> Ground {
         "done"
     });
     let ours = Ours { namespace: "lockstep-system".into(), name: "lockstep-config".into() };
-    let state = Webhook { bodies: Bodies::new(body), ours, metrics: Arc::new(Metrics::new()) };
+    let state = Webhook {
+        snapshot: Arc::new(ArcSwapOption::from_pointee(snapshot)),
+        bodies: Bodies::new(body),
+        ours,
+        metrics: Arc::new(Metrics::new()),
+    };
     let router = webhook::router(Arc::new(state)).merge(Router::new().route("/slow", slow));
     let (stop, stopped) = oneshot::channel::<()>();
     let tls = Transport::Tls(Arc::new(serving.clone().tls()));
@@ -174,11 +202,47 @@ async fn answers_over_both_versions_of_tls_and_speaks_http_1_1_alone() {
     }
 }
 
+/// A review of a pod that a binding selects, with a variable of that many bytes.
+fn pod_review(bytes: usize) -> String {
+    let note = "x".repeat(bytes);
+    post(
+        "/mutate",
+        "application/json",
+        &format!(
+            r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"u-2","operation":"CREATE","namespace":"shop","kind":{{"group":"","version":"v1","kind":"Pod"}},"resource":{{"group":"","version":"v1","resource":"pods"}},"object":{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"web-1","labels":{{"app":"web"}}}},"spec":{{"containers":[{{"name":"web","image":"web","env":[{{"name":"NOTE","value":"{note}"}}]}}]}}}}}}}}"#
+        ),
+    )
+}
+
+#[tokio::test]
+async fn a_pod_is_injected_whatever_its_size() {
+    let ground = ground(patient(), LONG).await;
+    for bytes in [0, 20_000, 200_000, 400_000] {
+        let (status, text) = ground.ask(&pod_review(bytes)).await;
+        assert_eq!(status, 200, "{bytes}");
+        assert!(text.contains(r#""uid":"u-2","allowed":true"#) && text.contains(r#""patchType":"JSONPatch""#), "{bytes}: {text}");
+    }
+    let (status, text) = ground.ask(&post("/mutate", "application/json", REVIEW)).await;
+    assert_eq!(status, 200);
+    assert!(!text.contains("patch"), "{text}");
+}
+
+#[tokio::test]
+async fn without_a_configuration_no_review_is_answered() {
+    let ground = ground_with(patient(), LONG, None).await;
+    assert_eq!(ground.ask(&pod_review(0)).await.0, 503);
+}
+
 #[tokio::test]
 async fn refuses_what_is_no_review() {
     let ground = ground(patient(), LONG).await;
     assert_eq!(ground.ask(&post("/validate", "text/plain", REVIEW)).await.0, 415);
-    assert_eq!(ground.ask(&post("/validate", "application/json", "{}")).await.0, 400);
+    assert_eq!(ground.ask(&post("/mutate", "text/plain", REVIEW)).await.0, 415);
+    for path in ["/validate", "/mutate"] {
+        for body in ["{}", "", "\u{feff}"] {
+            assert_eq!(ground.ask(&post(path, "application/json", body)).await.0, 400, "{path} {body:?}");
+        }
+    }
     assert_eq!(ground.ask(&post("/nothing", "application/json", REVIEW)).await.0, 404);
     assert_eq!(ground.ask("GET /validate HTTP/1.1\r\nhost: x\r\n\r\n").await.0, 405);
 }
