@@ -123,6 +123,15 @@ pub struct ServeArgs {
     /// MutatingWebhookConfiguration whose caBundle we keep.
     #[arg(long, env = "LOCKSTEP_WEBHOOK_CONFIGURATION", default_value = "lockstep", value_name = "NAME")]
     pub webhook_configuration: String,
+    /// Seconds that a CA lives, instead of a year; for tests of its renewal.
+    #[arg(long, env = "LOCKSTEP_CA_LIFE", hide = true, value_name = "SECONDS")]
+    pub ca_life: Option<u64>,
+    /// Seconds that a serving certificate lives, instead of a week; for tests of its renewal.
+    #[arg(long, env = "LOCKSTEP_CERTIFICATE_LIFE", hide = true, value_name = "SECONDS")]
+    pub certificate_life: Option<u64>,
+    /// Seconds that a new CA is trusted before it issues, instead of an hour; for tests of its renewal.
+    #[arg(long, env = "LOCKSTEP_CA_OVERLAP", hide = true, value_name = "SECONDS")]
+    pub ca_overlap: Option<u64>,
     /// Folder with credential files that the configuration names.
     #[arg(long, env = "LOCKSTEP_CREDENTIALS", default_value = "/etc/lockstep/credentials", value_name = "DIR")]
     pub credentials: PathBuf,

@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helper functions too")]
 
+mod metrics;
 mod registry_conformance;
 mod registry_conformance_grounds;
 mod registry_ground;
 mod registry_http;
 mod registry_openapi;
 mod registry_server;
+mod server;
 mod tidy;
