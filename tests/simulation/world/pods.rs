@@ -39,6 +39,9 @@ pub(crate) struct Pod {
     pub(crate) deleted_first: Option<Moment>,
     pub(crate) forced: Option<Moment>,
     pub(crate) ended: Option<Moment>,
+    terminated: usize,
+    /// When the last container that counts was seen to end.
+    pub(crate) finished: Option<jiff::Timestamp>,
     pub(crate) node: Option<Arc<str>>,
     pub(crate) phase: Phase,
     pub(crate) ips: Vec<IpAddr>,
@@ -223,6 +226,8 @@ impl Pod {
             containers: counted()
                 .map(|one| ContainerView { terminated: one.state == ContainerState::Terminated, reported: self.node.is_some() })
                 .collect(),
+            completes: self.spec.completes,
+            finished: self.finished,
             containers_ready: Some(self.containers_ready.clone()),
             gate: self.gate.clone(),
             claims: self.claims_condition.clone(),
@@ -280,6 +285,8 @@ impl World {
             deleted_first: None,
             forced: None,
             ended: None,
+            finished: None,
+            terminated: 0,
             node: new.node,
             phase: Phase::Pending,
             ips: Vec::new(),
@@ -417,6 +424,14 @@ fn settle(pod: &mut Pod, moment: Moment) {
         pod.ready_since = ready.then_some(moment);
         pod.ready_version = pod.version;
     }
+    let terminated = pod.containers.iter().filter(|one| one.counts()).filter(|one| one.state == ContainerState::Terminated).count();
+    if terminated > pod.terminated {
+        pod.finished = Some(moment.wall);
+    }
+    pod.terminated = terminated;
+    if terminated == 0 {
+        pod.finished = None;
+    }
     if pod.is_terminal() || pod.reported_gone() {
         pod.ended.get_or_insert(moment);
     }
@@ -439,6 +454,8 @@ fn empty_view(key: &PodKey, uid: &PodUid) -> PodView {
         addresses: Vec::new(),
         ports: Vec::new(),
         containers: Vec::new(),
+        completes: false,
+        finished: None,
         containers_ready: None,
         gate: None,
         claims: None,
