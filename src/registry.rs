@@ -6,7 +6,13 @@
 //! Invariant: an error says for certain that nothing left ([`CallError::Unavailable`]) or leaves it open; nothing in between.
 //! Absent on purpose: when to call (`reconcile`), what a state means for a pod (`registration`).
 
+pub mod credentials;
+pub mod delays;
+pub mod driver;
+pub mod endpoint;
 pub mod http;
+pub mod reach;
+pub mod text;
 
 use std::future::Future;
 use std::net::SocketAddr;
