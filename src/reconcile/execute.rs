@@ -153,7 +153,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let Some(observation) = self.observation(uid, life) else { return Vec::new() };
         let gone = |claim: &claim::Claim| {
             let target = observation.targets.iter().find(|target| target.address == claim.address && target.service == claim.service);
-            target.is_some_and(|target| target.gone(true) && entry.ended.is_some())
+            target.is_some_and(|target| target.let_go(true) && entry.ended.is_some())
         };
         entry.claims.iter().filter(|claim| !gone(claim)).cloned().collect()
     }
@@ -193,6 +193,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         if let Some(exception) = patch.exception.filter(|_| !std::mem::replace(&mut entry.counted, true)) {
             self.metrics.reconcile.exceptions.get_or_create(&ReasonLabel { reason: exception.as_str() }).inc();
         }
+        tracing::trace!(elapsed_ms = now.0.as_millis(), pod = %entry.view.key, uid = %uid, patch = ?patch, "a pod is written");
         let (key, body, number) = (entry.view.key.clone(), body(uid, patch), term.number);
         let (cluster, clock, tenure, uid) = (self.cluster.clone(), self.clock.clone(), self.tenure.clone(), uid.clone());
         self.post(async move {
