@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helper functions too")]
 
+mod admission_cases;
+mod admission_checks;
 mod authority;
 mod haproxy_process;
 mod metrics;
