@@ -12,6 +12,7 @@ mod fields;
 mod overlap;
 mod parse;
 mod registries;
+mod schema;
 mod text;
 
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use std::time::Duration;
 pub use advise::{Advice, advise};
 pub use error::{ConfigError, ConfigErrors};
 pub use parse::parse;
-pub use text::show_duration;
+pub use schema::schema;
+pub use text::{duration, show_duration};
 
 use crate::target::ServiceId;
 

@@ -7,6 +7,7 @@
 //! Absent on purpose: the HTTP route (`probes`).
 
 pub mod admission;
+pub mod reconcile;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::family::Family;
@@ -15,14 +16,15 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Metric, Registry};
 
 use admission::AdmissionMetrics;
+use reconcile::ReconcileMetrics;
 
 /// The metrics of one process.
 #[derive(Debug)]
 pub struct Metrics {
     /// The webhook.
     pub admission: AdmissionMetrics,
-    /// Whether the present text of the configuration is valid.
-    pub config_valid: Gauge,
+    /// The reconciler.
+    pub reconcile: ReconcileMetrics,
     /// Webhook connections that are open.
     pub connections: Gauge,
     /// When the certificate that is served ends, in seconds since 1970.
@@ -56,11 +58,7 @@ impl Metrics {
         build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION"))]).set(1);
         Self {
             admission: AdmissionMetrics::new(&mut catalog),
-            config_valid: catalog.add(
-                "lockstep_config_valid",
-                "1 while the present text of the configuration is valid, 0 while the last good one is kept",
-                Gauge::default(),
-            ),
+            reconcile: ReconcileMetrics::new(&mut catalog),
             connections: catalog.add("lockstep_webhook_connections", "Webhook connections that are open", Gauge::default()),
             certificate_expiry: catalog.add(
                 "lockstep_certificate_expiry_timestamp_seconds",

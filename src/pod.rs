@@ -44,6 +44,10 @@ pub struct PodView {
     pub ports: Vec<ContainerPort>,
     /// Containers that must be gone: regular ones and restartable init containers.
     pub containers: Vec<ContainerView>,
+    /// When the last of `containers` terminated, as the kubelet says; `None` where it does not.
+    pub finished: Option<jiff::Timestamp>,
+    /// Whether it runs to completion (`restartPolicy` is not `Always`).
+    pub completes: bool,
     /// The condition `ContainersReady`.
     pub containers_ready: Option<Condition>,
     /// Our gate's condition.

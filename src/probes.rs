@@ -29,6 +29,8 @@ pub struct Readiness {
     pub configuration: AtomicBool,
     /// Nodes and the API server told their versions.
     pub versions: AtomicBool,
+    /// The reconciler knows pods, nodes and namespaces, so that it can take over at once.
+    pub caches: Arc<AtomicBool>,
     /// The process was told to stop.
     pub stopping: AtomicBool,
 }
@@ -40,6 +42,7 @@ impl Readiness {
             (self.certificate.is_loaded(), "no certificate is loaded"),
             (self.configuration.load(Ordering::Relaxed), "no valid configuration was read"),
             (self.versions.load(Ordering::Relaxed), "the versions of nodes and API server were not read"),
+            (self.caches.load(Ordering::Relaxed), "caches are not filled"),
             (!self.stopping.load(Ordering::Relaxed), "stopping"),
         ];
         parts.into_iter().filter(|(there, _)| !there).map(|(_, missing)| missing).collect()
@@ -75,9 +78,10 @@ mod tests {
     #[test]
     fn each_part_is_named_until_it_is_there() {
         let readiness = Readiness::default();
-        assert_eq!(readiness.missing().len(), 3);
+        assert_eq!(readiness.missing().len(), 4);
         readiness.configuration.store(true, Ordering::Relaxed);
         readiness.versions.store(true, Ordering::Relaxed);
+        readiness.caches.store(true, Ordering::Relaxed);
         assert_eq!(readiness.missing(), ["no certificate is loaded"]);
         readiness.stopping.store(true, Ordering::Relaxed);
         assert_eq!(readiness.missing(), ["no certificate is loaded", "stopping"]);

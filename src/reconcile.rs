@@ -5,19 +5,41 @@
 //! Invariant: all time, jitter and spawning pass through [`Clock`]; everything asked of Kubernetes passes through [`Cluster`].
 //! Absent on purpose: what should happen (`registration`), how a registry is told (`registry`).
 
+mod actor;
+mod adoption;
+pub mod budget;
+mod calls;
 pub mod clock;
 pub mod cluster;
+mod debts;
+mod events;
+mod execute;
+pub mod input;
 pub mod kubernetes;
+mod leading;
+pub mod limits;
+mod look;
+pub mod pods;
+pub mod service;
+pub mod settings;
+mod sweep;
 pub mod tokio_clock;
+pub mod watch;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tokio::sync::mpsc;
 
 pub use clock::Clock;
 pub use cluster::Cluster;
+use input::Input;
 
 use crate::config::RegistryConfig;
+use crate::lease::{self, Tenure};
 use crate::metrics::Metrics;
+use crate::names;
 use crate::registry::Registry;
 
 /// Opens the registries that a configuration names.
@@ -55,20 +77,57 @@ pub enum OpenError {
 pub struct Options {
     /// Name of this replica, as the Lease shows it.
     pub identity: String,
+    /// Our own namespace; pods in it are never adopted.
+    pub namespace: Arc<str>,
+    /// Turns true once pods, nodes, namespaces and configuration are known.
+    pub filled: Arc<AtomicBool>,
+}
+
+impl Options {
+    /// The usual settings of the replica of that name.
+    pub fn new(identity: impl Into<String>) -> Self {
+        Self { identity: identity.into(), namespace: names::OWN_NAMESPACE.into(), filled: Arc::default() }
+    }
 }
 
 /// One replica's reconciler: waits for the Lease, reconciles while it holds it, gives it back when `stop` resolves, and returns.
-pub async fn run<C, D, K>(
-    _cluster: C,
-    _drivers: D,
-    _clock: K,
-    _options: Options,
-    _metrics: Arc<Metrics>,
-    stop: impl Future<Output = ()> + Send,
-) where
+pub async fn run<C, D, K>(cluster: C, drivers: D, clock: K, options: Options, metrics: Arc<Metrics>, stop: impl Future<Output = ()> + Send)
+where
     C: Cluster,
     D: Drivers,
     K: Clock,
 {
-    stop.await;
+    let (inbox, inputs) = mpsc::channel(actor::INBOX);
+    let tenure = Tenure::default();
+    let (give_back, given_back) = tokio::sync::watch::channel(false);
+    clock.spawn(watch::reflect(cluster.configuration(), inbox.clone(), Input::Configuration));
+    clock.spawn(watch::reflect(cluster.nodes(), inbox.clone(), Input::Node));
+    clock.spawn(watch::reflect(cluster.namespaces(), inbox.clone(), Input::Namespace));
+    clock.spawn(watch::pods(cluster.clone(), clock.clone(), inbox.clone()));
+    clock.spawn(watch::relist(cluster.clone(), clock.clone(), inbox.clone()));
+    clock.spawn(lead(cluster.clone(), clock.clone(), options.identity.clone(), tenure.clone(), inbox.clone(), given_back));
+    actor::Actor::new((cluster, drivers, clock), options, metrics, inbox, tenure, give_back).run(inputs, stop).await;
+}
+
+/// Pursues the Lease and tells the loop of it.
+async fn lead<C: Cluster, K: Clock>(
+    cluster: C,
+    clock: K,
+    identity: String,
+    tenure: Tenure,
+    inbox: mpsc::Sender<Input>,
+    stop: tokio::sync::watch::Receiver<bool>,
+) {
+    let (told, mut leadership) = mpsc::channel(1);
+    let pursuit = lease::pursue(cluster, clock, identity, tenure, told, stop);
+    let forward = async {
+        while let Some(change) = leadership.recv().await {
+            if inbox.send(Input::Leadership(change)).await.is_err() {
+                return;
+            }
+        }
+    };
+    futures_util::future::join(pursuit, forward).await;
+    // Nobody listens where the loop has ended by itself.
+    let _ = inbox.send(Input::LeaseEnded).await;
 }

@@ -152,8 +152,8 @@ impl Parts {
 
     fn start_inputs(&self, _args: &ServeArgs, tasks: &mut Tasks) -> (watch::Receiver<Option<Arc<Configuration>>>, watch::Receiver<Known>) {
         let (current, configuration) = watch::channel(None);
-        let (cluster, metrics, readiness) = (self.cluster.clone(), self.metrics.clone(), self.readiness.clone());
-        tasks.start("configuration", configuration::Follower { cluster, metrics, readiness, current }.run());
+        let (cluster, readiness) = (self.cluster.clone(), self.readiness.clone());
+        tasks.start("configuration", configuration::Follower { cluster, readiness, current }.run());
         let (known, delays) = watch::channel(Known::default());
         let opener = Arc::new(self.opener.clone());
         tasks.start("drain delays", delays::run(opener, self.clock.clone(), configuration.clone(), known));
@@ -193,7 +193,8 @@ impl Parts {
     }
 
     fn reconciler(&self, args: &ServeArgs, stop: impl Future<Output = ()> + Send + 'static) -> impl Future<Output = ()> + Send + 'static {
-        let options = Options { identity: args.identity.clone() };
+        let options =
+            Options { identity: args.identity.clone(), namespace: args.namespace.as_str().into(), filled: self.readiness.caches.clone() };
         reconcile::run(self.cluster.clone(), self.opener.clone(), self.clock.clone(), options, self.metrics.clone(), stop)
     }
 }

@@ -36,8 +36,8 @@ pub struct Explained {
     pub sleep_seconds: u64,
     /// The grace period afterwards.
     pub grace_seconds: i64,
-    /// What a person should fix; empty without an injection.
-    pub findings: Vec<Finding>,
+    /// What a person should fix, with what it is about; empty without an injection.
+    pub findings: Vec<(Finding, String)>,
     /// The admission warnings.
     pub warnings: Vec<String>,
     /// The RFC 6902 patch, as JSON; `[]` where nothing changes.
@@ -66,17 +66,25 @@ impl Explained {
         let present = pod.found().and_then(|pod| pod.spec.found()).and_then(|spec| spec.grace.found().copied());
         let warnings = decision.warnings();
         let sums = decision.injection.as_ref().map(|injection| injection.sums);
-        let injected = decision.injection.filter(|_| decision.reason == Reason::Injected);
-        let grace = injected.as_ref().and_then(|injection| injection.grace_seconds).or(present);
-        Self {
+        let unchanged = Self {
             reason: decision.reason,
+            bindings: Vec::new(),
             sums,
-            sleep_seconds: injected.as_ref().map_or(0, |injection| injection.sleep_seconds),
-            grace_seconds: grace.unwrap_or(DEFAULT_GRACE),
-            findings: injected.iter().flat_map(|injection| injection.findings.iter().map(|(finding, _)| *finding)).collect(),
-            bindings: injected.map(|injection| injection.bindings).unwrap_or_default(),
+            sleep_seconds: 0,
+            grace_seconds: present.unwrap_or(DEFAULT_GRACE),
+            findings: Vec::new(),
             warnings,
             patch,
+        };
+        match decision.injection {
+            Some(injection) if decision.reason == Reason::Injected => Self {
+                bindings: injection.bindings,
+                sleep_seconds: injection.sleep_seconds,
+                grace_seconds: injection.grace_seconds.unwrap_or(DEFAULT_GRACE),
+                findings: injection.findings,
+                ..unchanged
+            },
+            _ => unchanged,
         }
     }
 }

@@ -10,3 +10,4 @@ mod registry_http;
 mod registry_openapi;
 mod registry_server;
 mod server;
+mod tidy;

@@ -183,6 +183,8 @@ struct PodSpec<'a> {
     #[serde(borrow)]
     node_name: Text<'a>,
     #[serde(borrow)]
+    restart_policy: Text<'a>,
+    #[serde(borrow)]
     readiness_gates: List<Object<Gate<'a>>>,
     #[serde(borrow)]
     containers: List<Object<Container<'a>>>,
@@ -260,13 +262,22 @@ struct StatusCondition<'a> {
 struct ContainerStatus<'a> {
     #[serde(borrow)]
     name: Text<'a>,
-    state: Object<ContainerState>,
+    #[serde(borrow)]
+    state: Object<ContainerState<'a>>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct ContainerState {
-    terminated: Maybe<serde::de::IgnoredAny>,
+struct ContainerState<'a> {
+    #[serde(borrow)]
+    terminated: Maybe<Terminated<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Terminated<'a> {
+    #[serde(borrow)]
+    finished_at: Text<'a>,
 }
 
 #[derive(Default, Deserialize)]
@@ -353,6 +364,8 @@ fn view(Pod { metadata: Object(mut meta), spec: Object(spec), status: Object(sta
         addresses: addresses(&status),
         ports: ports(&spec),
         containers: containers(&spec, &status),
+        finished: finished(&spec, &status),
+        completes: spec.restart_policy.is("Never") || spec.restart_policy.is("OnFailure"),
         containers_ready: condition(&status, "ContainersReady"),
         gate: condition(&status, names::GATE),
         claims: condition(&status, names::CLAIMS),
@@ -412,11 +425,24 @@ fn ports(spec: &PodSpec<'_>) -> Vec<ContainerPort> {
 }
 
 fn containers(spec: &PodSpec<'_>, status: &PodStatus<'_>) -> Vec<ContainerView> {
-    let statuses: BTreeMap<&str, bool> = (status.container_statuses.0.iter().chain(&status.init_container_statuses.0))
-        .filter_map(|status| Some((status.0.name.0.as_deref()?, status.0.state.0.terminated.0.is_some())))
+    let view = |state: Option<&ContainerState<'_>>| ContainerView {
+        terminated: state.is_some_and(|state| state.terminated.0.is_some()),
+        reported: state.is_some(),
+    };
+    states(spec, status).map(view).collect()
+}
+
+fn finished(spec: &PodSpec<'_>, status: &PodStatus<'_>) -> Option<Timestamp> {
+    let times = states(spec, status).filter_map(|state| state?.terminated.0.as_ref()?.finished_at.0.as_deref()?.parse().ok());
+    times.max()
+}
+
+/// The reported state of each lasting container.
+fn states<'s, 'a>(spec: &'s PodSpec<'a>, status: &'s PodStatus<'a>) -> impl Iterator<Item = Option<&'s ContainerState<'a>>> {
+    let statuses: BTreeMap<&str, &ContainerState<'a>> = (status.container_statuses.0.iter().chain(&status.init_container_statuses.0))
+        .filter_map(|status| Some((status.0.name.0.as_deref()?, &status.0.state.0)))
         .collect();
-    let of = |container: &Container<'_>| statuses.get(container.name.0.as_deref().unwrap_or_default());
-    lasting(spec).map(|c| ContainerView { terminated: of(c).copied().unwrap_or(false), reported: of(c).is_some() }).collect()
+    lasting(spec).map(move |container| statuses.get(container.name.0.as_deref().unwrap_or_default()).copied())
 }
 
 fn condition(status: &PodStatus<'_>, type_: &str) -> Option<Condition> {
@@ -480,6 +506,15 @@ mod tests {
         assert!(ready.status);
         assert_eq!(ready.since, Some("2026-11-29T16:53:42Z".parse().unwrap()));
         assert_eq!((pod.gate, pod.claims), (None, None));
+        assert_eq!((pod.finished, pod.completes), (None, false));
+    }
+
+    #[rstest]
+    #[case("Never", true)]
+    #[case("OnFailure", true)]
+    #[case("Always", false)]
+    fn restart_policies(#[case] policy: &str, #[case] completes: bool) {
+        assert_eq!(pod(&changed(RUNNING, |pod| pod["spec"]["restartPolicy"] = policy.into())).unwrap().completes, completes);
     }
 
     #[test]
@@ -488,6 +523,7 @@ mod tests {
         assert_eq!(pod.phase, Phase::Failed);
         assert_eq!(pod.deletion, Some(Deletion { at: "2026-11-29T16:53:46Z".parse().unwrap(), grace_seconds: 3 }));
         assert_eq!(pod.containers, [ContainerView { terminated: true, reported: true }; 2]);
+        assert_eq!(pod.finished, Some("2026-11-29T16:53:44Z".parse().unwrap()), "the init container ended earlier");
         assert!(!pod.containers_ready.unwrap().status);
     }
 

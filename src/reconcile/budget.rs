@@ -1,0 +1,132 @@
+//! The drain budget of one service: how many targets may be out of use at a time because their pods do not serve.
+//!
+//! A shared dependency that fails every probe must not empty the load balancer.
+//!
+//! Invariant: a grant is given only where fewer are outstanding than the threshold leaves, and never for the last of several targets.
+//! Absent on purpose: who needs no grant (deletions, debts, stamped orphans; they never ask).
+
+use std::collections::BTreeSet;
+
+use super::service::Key;
+
+/// Who counts, who is out of use, and who was refused.
+#[derive(Debug, Default)]
+pub struct Budget {
+    /// Claims of live, bound pods.
+    counted: BTreeSet<Key>,
+    /// Grants that are outstanding.
+    granted: BTreeSet<Key>,
+    /// Who asked in vain.
+    refused: BTreeSet<Key>,
+}
+
+impl Budget {
+    /// Asks for leave to take `key` out of use; a refusal is remembered until there is room.
+    pub fn ask(&mut self, key: &Key, panic_threshold: u8) -> bool {
+        if self.granted.contains(key) {
+            return true;
+        }
+        let room = self.granted.len() < allowed(self.counted.len(), panic_threshold);
+        if room {
+            self.refused.remove(key);
+            self.granted.insert(key.clone());
+        } else {
+            self.refused.insert(key.clone());
+        }
+        room
+    }
+
+    /// Whether `key` has leave.
+    pub fn granted(&self, key: &Key) -> bool {
+        self.granted.contains(key)
+    }
+
+    /// Counts `key`, or not.
+    pub fn count(&mut self, key: &Key, counts: bool) {
+        if counts {
+            if !self.counted.contains(key) {
+                self.counted.insert(key.clone());
+            }
+        } else {
+            self.counted.remove(key);
+        }
+    }
+
+    /// Notes that `key` is out of use already, whoever granted it.
+    pub fn outstanding(&mut self, key: &Key) {
+        self.granted.insert(key.clone());
+        self.refused.remove(key);
+    }
+
+    /// Gives back what `key` had.
+    pub fn settle(&mut self, key: &Key) {
+        self.granted.remove(key);
+        self.refused.remove(key);
+    }
+
+    /// Forgets `key`.
+    pub fn forget(&mut self, key: &Key) {
+        self.settle(key);
+        self.counted.remove(key);
+    }
+
+    /// Those refused before for whom there may be room now; no more of them than there is room for.
+    pub fn hopeful(&mut self, panic_threshold: u8) -> Vec<Key> {
+        let room = allowed(self.counted.len(), panic_threshold).saturating_sub(self.granted.len());
+        let hopeful: Vec<Key> = self.refused.iter().take(room).cloned().collect();
+        for key in &hopeful {
+            self.refused.remove(key);
+        }
+        hopeful
+    }
+}
+
+/// How many of `n` targets may be out of use.
+fn allowed(n: usize, panic_threshold: u8) -> usize {
+    let share = n * usize::from(100_u8.saturating_sub(panic_threshold)) / 100;
+    if n > 1 { share.min(n - 1) } else { share }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::target::PodUid;
+
+    #[rstest]
+    #[case(0, 50, 0)]
+    #[case(1, 50, 0)]
+    #[case(1, 0, 1)]
+    #[case(2, 50, 1)]
+    #[case(3, 50, 1)]
+    #[case(3, 0, 2)]
+    #[case(4, 50, 2)]
+    #[case(4, 100, 0)]
+    #[case(10, 33, 6)]
+    fn leaves_what_the_threshold_says(#[case] n: usize, #[case] threshold: u8, #[case] drains: usize) {
+        assert_eq!(allowed(n, threshold), drains);
+    }
+
+    fn key(number: u8) -> Key {
+        Key { address: ([10, 0, 0, number], 80).into(), uid: PodUid::new(format!("uid-{number}")) }
+    }
+
+    #[test]
+    fn grants_one_by_one() {
+        let mut budget = Budget::default();
+        for number in 1..=4 {
+            budget.count(&key(number), true);
+        }
+        assert!(budget.ask(&key(1), 50));
+        assert!(budget.ask(&key(2), 50));
+        assert!(!budget.ask(&key(3), 50));
+        assert!(budget.ask(&key(1), 50), "a grant stays");
+        assert_eq!(budget.hopeful(50), []);
+        budget.settle(&key(2));
+        assert_eq!(budget.hopeful(50), [key(3)]);
+        assert!(budget.ask(&key(3), 50));
+        budget.forget(&key(4));
+        assert!(!budget.ask(&key(2), 50), "fewer count, so fewer may be out");
+    }
+}

@@ -1,0 +1,258 @@
+//! Calls to registries: when one is due, how it is sent, what its answer changes.
+//!
+//! Invariant: every call begins with a look at the tenure and ends within [`CALL_TIMEOUT`] (a read that waits for a change: a little more
+//! than it was told to wait).
+//! Absent on purpose: what a batch holds (`service`), what it is for (`registration`).
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+
+use super::Drivers;
+use super::actor::Actor;
+use super::clock::{Clock, Instant};
+use super::cluster::{ApiError, Cluster};
+use super::input::Input;
+use super::service::{Applied, Due, Seq, Service};
+use crate::metrics::reconcile::{CallLabels, RegistryLabel};
+use crate::registry::{CALL_TIMEOUT, CallError, Listing, Registry as _, Wait};
+use crate::target::{PodKey, PodUid, ServiceId};
+
+/// A service is read once in this time, give or take.
+const AUDIT: Duration = Duration::from_secs(60);
+/// Part of [`AUDIT`] by which it is spread.
+const AUDIT_SPREAD: f64 = 0.2;
+/// How long a registry may keep a read that waits for a change.
+const BLOCK: Duration = Duration::from_secs(25);
+/// A request to the API server that takes longer is given up: it must be over before the Lease can be.
+const API_LIMIT: Duration = Duration::from_secs(5);
+
+impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
+    /// The service of that name, known from now on.
+    pub(super) fn service_mut(&mut self, id: &ServiceId) -> Option<&mut Service> {
+        let traits = self.settings.traits(id);
+        let term = self.term.as_mut()?;
+        if !term.services.contains_key(id) {
+            let mut service = Service::new(id.clone());
+            service.traits = traits;
+            term.services.insert(id.clone(), service);
+            self.touched.insert(id.clone());
+        }
+        term.services.get_mut(id)
+    }
+
+    /// Every service that a binding names is known, and what each registry can do.
+    pub(super) fn refresh_services(&mut self) {
+        let Some(current) = self.settings.current.clone() else { return };
+        for binding in &current.bindings {
+            self.service_mut(&binding.service);
+        }
+        let Some(term) = &mut self.term else { return };
+        for (id, service) in &mut term.services {
+            service.traits = self.settings.traits(id);
+            self.touched.insert(id.clone());
+        }
+    }
+
+    /// Sends what is due for a service, and notes when the rest is.
+    pub(super) fn pump(&mut self, id: &ServiceId) {
+        if self.stopping {
+            return;
+        }
+        loop {
+            let now = self.clock.now();
+            let Some(client) = self.settings.client_mut(&id.registry) else { return };
+            let Some(capabilities) = client.capabilities() else { return };
+            let (free, rate) = (client.breaker.free_at(), client.bucket.free_at(now));
+            let Some(service) = self.term.as_mut().and_then(|term| term.services.get_mut(id)) else { return };
+            let first = service.due(&capabilities).into_iter().flatten().min_by_key(|due| due.at());
+            let (Some(due), Some(free)) = (first, free) else { return };
+            let at = due.at().max(free).max(rate);
+            if at > now {
+                self.arm(id, at);
+                return;
+            }
+            let sent = match due {
+                Due::Apply(_) => self.send_batch(id, now),
+                Due::Read(_) => self.send_read(id, now),
+            };
+            if !sent {
+                return;
+            }
+        }
+    }
+
+    /// A batch was answered.
+    pub(super) fn applied(&mut self, term: u64, id: &ServiceId, answer: Option<&Applied>) {
+        let (seq, now, jitter) = (self.next_seq(), self.clock.now(), self.clock.jitter());
+        if !self.call_ended(term, true) {
+            return;
+        }
+        if let Some(answer) = answer {
+            self.note_call(id, "apply", answer.as_ref().err(), now);
+        }
+        let Some(service) = self.term.as_mut().and_then(|term| term.services.get_mut(id)) else { return };
+        let concerned = service.applied(answer, seq, now, jitter);
+        self.concern(id, concerned);
+    }
+
+    /// A read was answered.
+    pub(super) fn read(&mut self, term: u64, id: &ServiceId, began: Seq, blocking: bool, answer: Option<Result<Listing, CallError>>) {
+        let (now, jitter) = (self.clock.now(), self.clock.jitter());
+        if !self.call_ended(term, !blocking) {
+            return;
+        }
+        if let Some(answer) = &answer {
+            self.note_call(id, "list", answer.as_ref().err(), now);
+        }
+        let Some(service) = self.term.as_mut().and_then(|term| term.services.get_mut(id)) else { return };
+        let news = matches!(answer, Some(Ok(_) | Err(CallError::ServiceMissing(_))));
+        let concerned = service.listed(began, answer, now, jitter);
+        self.concern(id, concerned);
+        if news {
+            self.settle_debts(id);
+            self.sweep(id);
+        }
+    }
+
+    fn arm(&mut self, id: &ServiceId, at: Instant) {
+        if let Some(before) = self.armed.insert(id.clone(), at) {
+            self.agenda.remove(&(before, id.clone()));
+        }
+        self.agenda.insert((at, id.clone()));
+    }
+
+    fn send_batch(&mut self, id: &ServiceId, now: Instant) -> bool {
+        let Some(cluster) = self.settings.current.as_ref().map(|current| Arc::clone(&current.cluster)) else { return false };
+        let Some(client) = self.settings.client_mut(&id.registry) else { return false };
+        let (Some(capabilities), Ok(registry)) = (client.capabilities(), client.opened.as_ref().map(Arc::clone)) else { return false };
+        let Some(term) = &mut self.term else { return false };
+        let Some(service) = term.services.get_mut(id) else { return false };
+        let changes = service.batch(now, &capabilities, &cluster);
+        if changes.is_empty() {
+            return false;
+        }
+        client.breaker.call();
+        client.bucket.take(now);
+        term.calls += 1;
+        let (number, service, clock, tenure) = (term.number, id.clone(), self.clock.clone(), self.tenure.clone());
+        self.post(async move {
+            let answer = if tenure.holds(clock.now()) {
+                Some(limited(&clock, CALL_TIMEOUT, registry.apply(&service.service, &changes)).await.unwrap_or(Err(CallError::Timeout)))
+            } else {
+                None
+            };
+            Input::Applied { term: number, service, answer }
+        });
+        true
+    }
+
+    fn send_read(&mut self, id: &ServiceId, now: Instant) -> bool {
+        let (began, jitter) = (self.next_seq(), self.clock.jitter());
+        let Some(client) = self.settings.client_mut(&id.registry) else { return false };
+        let (Some(capabilities), Ok(registry)) = (client.capabilities(), client.opened.as_ref().map(Arc::clone)) else { return false };
+        let Some(term) = &mut self.term else { return false };
+        let Some(service) = term.services.get_mut(id) else { return false };
+        let next_audit = now.after(AUDIT.mul_f64(1.0 + AUDIT_SPREAD * (2.0 * jitter - 1.0)));
+        let wait = service.begin_read(began, now, next_audit, &capabilities).map(|index| Wait { index, at_most: BLOCK });
+        client.breaker.call();
+        client.bucket.take(now);
+        term.calls += usize::from(wait.is_none());
+        let (number, service, clock, tenure) = (term.number, id.clone(), self.clock.clone(), self.tenure.clone());
+        let limit = if wait.is_some() { BLOCK + CALL_TIMEOUT } else { CALL_TIMEOUT };
+        let blocking = wait.is_some();
+        self.post(async move {
+            let answer = if tenure.holds(clock.now()) {
+                Some(limited(&clock, limit, registry.list(&service.service, wait)).await.unwrap_or(Err(CallError::Timeout)))
+            } else {
+                None
+            };
+            Input::Read { term: number, service, began, blocking, answer }
+        });
+        true
+    }
+
+    /// Counts an answer; whether it belongs to the present term.
+    fn call_ended(&mut self, number: u64, counted: bool) -> bool {
+        match &mut self.term {
+            Some(term) if term.number == number => {
+                term.calls = term.calls.saturating_sub(usize::from(counted));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn note_call(&mut self, id: &ServiceId, operation: &'static str, error: Option<&CallError>, now: Instant) {
+        let jitter = self.clock.jitter();
+        let labels = CallLabels { registry: Arc::clone(&id.registry), operation, outcome: outcome(error) };
+        self.metrics.reconcile.registry_calls.get_or_create(&labels).inc();
+        if let Some(error) = error {
+            tracing::debug!(registry = %id.registry, service = %id.service, operation, error = %error, "a call to a registry failed");
+        }
+        let Some(client) = self.settings.client_mut(&id.registry) else { return };
+        let was_open = client.breaker.is_open();
+        let recovered = match error {
+            Some(CallError::Unavailable(_) | CallError::Timeout) => {
+                client.breaker.fail(now, jitter);
+                false
+            }
+            Some(_) | None => client.breaker.succeed(),
+        };
+        let is_open = client.breaker.is_open();
+        if is_open != was_open {
+            let down = self.metrics.reconcile.registry_down.get_or_create(&RegistryLabel { registry: Arc::clone(&id.registry) });
+            down.set(i64::from(is_open));
+            tracing::warn!(registry = %id.registry, "{}", if is_open { "a registry cannot be reached" } else { "a registry can be reached again" });
+        }
+        if !(was_open || is_open) {
+            return;
+        }
+        let Some(term) = &mut self.term else { return };
+        for (other, service) in term.services.iter_mut().filter(|(other, _)| other.registry == id.registry) {
+            if recovered {
+                service.recover();
+            }
+            self.touched.insert(other.clone());
+        }
+    }
+
+    fn concern(&mut self, id: &ServiceId, concerned: Vec<PodUid>) {
+        self.dirty.extend(concerned);
+        self.touched.insert(id.clone());
+    }
+}
+
+/// The answer of `call`, or `None` where it takes longer than `limit`.
+async fn limited<K: Clock, T>(clock: &K, limit: Duration, call: impl Future<Output = T>) -> Option<T> {
+    let sleep = clock.sleep_until(clock.now().after(limit));
+    match select(std::pin::pin!(call), std::pin::pin!(sleep)).await {
+        Either::Left((answer, _)) => Some(answer),
+        Either::Right(_) => None,
+    }
+}
+
+/// The answer of a request to the API server, within its limit.
+pub(super) async fn api_limited<K: Clock, T>(clock: &K, call: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+    limited(clock, API_LIMIT, call).await.unwrap_or_else(|| Err(ApiError::Unreachable("no answer in time".to_owned())))
+}
+
+/// What came of a call, as a label.
+fn outcome(error: Option<&CallError>) -> &'static str {
+    match error {
+        None => "ok",
+        Some(CallError::Unavailable(_)) => "unavailable",
+        Some(CallError::Throttled(_)) => "throttled",
+        Some(CallError::Denied(_)) => "denied",
+        Some(CallError::ServiceMissing(_)) => "missing",
+        Some(CallError::Timeout) => "timeout",
+        Some(CallError::Failed(_)) => "failed",
+    }
+}
+
+/// The name of a pod that is known by its UID only.
+pub(super) fn nameless(uid: &PodUid) -> PodKey {
+    PodKey::new("unknown", uid.as_str())
+}

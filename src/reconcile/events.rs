@@ -1,0 +1,107 @@
+//! Events: what was done and what a person should look at, for `kubectl describe`.
+//!
+//! Invariant: at most [`IN_FLIGHT`] are being written; what cannot be written is dropped, since nothing may wait for it.
+//! Absent on purpose: which things are told (`registration`, `debts`, `leading`).
+
+use std::collections::VecDeque;
+
+use super::Drivers;
+use super::actor::Actor;
+use super::clock::Clock;
+use super::cluster::{Cluster, Event, Subject};
+use super::input::Input;
+use crate::registration::Reason;
+use crate::registration::plan::Notice;
+use crate::target::PodUid;
+
+/// Events that are written at a time.
+const IN_FLIGHT: usize = 16;
+/// Events that may wait: four for each pod of a large storm.
+const WAITING: usize = 4096;
+/// The longest note that the API takes.
+const NOTE_BYTES: usize = 1000;
+
+/// Events that are to be written.
+#[derive(Debug, Default)]
+pub(super) struct Teller {
+    waiting: VecDeque<Event>,
+    writing: usize,
+}
+
+impl Teller {
+    /// Puts an Event in the queue.
+    pub(super) fn tell(&mut self, about: Subject, reason: Reason, note: String, discriminator: String) {
+        if self.waiting.len() >= WAITING {
+            // News are worth more than what nobody has read yet.
+            self.waiting.pop_front();
+        }
+        let event =
+            Event { about, warning: reason.warns(), reason: reason.as_str(), action: action(reason), note: bounded(note), discriminator };
+        self.waiting.push_back(event);
+    }
+}
+
+impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
+    /// Puts an Event about a pod in the queue.
+    pub(super) fn notice(&mut self, uid: &PodUid, notice: Notice) {
+        let Some(entry) = self.pods.get(uid) else { return };
+        let about = Subject::Pod { key: entry.view.key.clone(), uid: uid.clone() };
+        if let Some(term) = &mut self.term {
+            term.events.tell(about, notice.reason, notice.note, String::new());
+        }
+    }
+
+    /// Writes what waits, as far as it may.
+    pub(super) fn tell_events(&mut self) {
+        while let Some(event) = self.next_event() {
+            let (cluster, clock, tenure) = (self.cluster.clone(), self.clock.clone(), self.tenure.clone());
+            self.post(async move {
+                if tenure.holds(clock.now())
+                    && let Err(error) = super::calls::api_limited(&clock, cluster.event(&event)).await
+                {
+                    tracing::debug!(reason = event.reason, error = %error, "an event cannot be written");
+                }
+                Input::Told
+            });
+        }
+    }
+
+    /// An Event was written, or could not be.
+    pub(super) fn told(&mut self) {
+        if let Some(term) = &mut self.term {
+            term.events.writing = term.events.writing.saturating_sub(1);
+        }
+    }
+
+    fn next_event(&mut self) -> Option<Event> {
+        let events = &mut self.term.as_mut()?.events;
+        if events.writing >= IN_FLIGHT {
+            return None;
+        }
+        let event = events.waiting.pop_front()?;
+        events.writing += 1;
+        Some(event)
+    }
+}
+
+/// What the program did or wants, as an Event's action.
+fn action(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Registering | Reason::Registered | Reason::GateTimeout => "Register",
+        Reason::Draining | Reason::NotServing | Reason::NodeLost | Reason::GraceOverridden => "Drain",
+        Reason::Deregistering | Reason::Deregistered | Reason::DrainTimeout | Reason::ForceTimeout | Reason::DebtDropped => "Deregister",
+        Reason::Adopted => "Adopt",
+        _ => "Reconcile",
+    }
+}
+
+/// Clean and short enough for an Event.
+fn bounded(note: String) -> String {
+    let mut note: String = note.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if note.len() > NOTE_BYTES {
+        let end = (0..=NOTE_BYTES - 3).rev().find(|end| note.is_char_boundary(*end)).unwrap_or(0);
+        note.truncate(end);
+        note.push_str("...");
+    }
+    note
+}

@@ -1,0 +1,184 @@
+//! Pace towards what answers badly: back-off with a cap, a breaker and a rate for each registry.
+//!
+//! A rollout waits for every one of these, so none grows beyond seconds; and one registry's trouble is kept to itself.
+//!
+//! Invariant: nothing is ever put off for longer than [`RETRY_CAP`], and a breaker lets one call through each time that has passed.
+//! Absent on purpose: what is retried (`service`, `execute`).
+
+use std::time::Duration;
+
+use super::clock::Instant;
+
+/// First pause after a failure.
+pub const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// Longest pause while a pod may wait: a rollout must not stall long after a registry has recovered.
+pub const RETRY_CAP: Duration = Duration::from_secs(15);
+/// So many calls in a row that reached nobody open the breaker.
+pub const BREAKER_AFTER: u32 = 5;
+/// Requests a second to one registry: far above what a rollout needs, far below what hurts a registry.
+pub const RATE: f64 = 200.0;
+/// Requests to one registry that may come at once.
+pub const BURST: f64 = 200.0;
+
+/// Pause that grows with each failure in a row.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Backoff {
+    failures: u32,
+    until: Instant,
+}
+
+/// Lets a registry that cannot be reached rest, but for one call now and then.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Breaker {
+    backoff: Backoff,
+    probing: bool,
+}
+
+/// A budget of requests that fills with time.
+#[derive(Clone, Copy, Debug)]
+pub struct Bucket {
+    tokens: f64,
+    filled: Instant,
+}
+
+impl Backoff {
+    /// Notes a failure; `jitter` in `0.0..1.0` spreads what failed together.
+    pub fn fail(&mut self, now: Instant, jitter: f64) {
+        self.failures = self.failures.saturating_add(1);
+        self.until = now.after(pause(self.failures, jitter));
+    }
+
+    /// Notes a success.
+    pub fn succeed(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Failures in a row.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Before this nothing is tried again.
+    pub fn until(&self) -> Instant {
+        self.until
+    }
+}
+
+impl Breaker {
+    /// When the next call may be made; `None`: not before the one that is on its way was answered.
+    pub fn free_at(&self) -> Option<Instant> {
+        match (self.is_open(), self.probing) {
+            (false, _) => Some(Instant::default()),
+            (true, false) => Some(self.backoff.until()),
+            (true, true) => None,
+        }
+    }
+
+    /// Whether it keeps calls back.
+    pub fn is_open(&self) -> bool {
+        self.backoff.failures() >= BREAKER_AFTER
+    }
+
+    /// A call is made.
+    pub fn call(&mut self) {
+        self.probing = self.is_open();
+    }
+
+    /// A call reached nobody.
+    pub fn fail(&mut self, now: Instant, jitter: f64) {
+        self.probing = false;
+        self.backoff.fail(now, jitter);
+    }
+
+    /// A call was answered; `true` where that closes the breaker.
+    pub fn succeed(&mut self) -> bool {
+        let was_open = self.is_open();
+        self.probing = false;
+        self.backoff.succeed();
+        was_open
+    }
+}
+
+impl Default for Bucket {
+    fn default() -> Self {
+        Self { tokens: BURST, filled: Instant::default() }
+    }
+}
+
+impl Bucket {
+    /// When a request may be made.
+    pub fn free_at(&mut self, now: Instant) -> Instant {
+        self.fill(now);
+        if self.tokens >= 1.0 { now } else { now.after(Duration::from_secs_f64((1.0 - self.tokens) / RATE)) }
+    }
+
+    /// A request is made.
+    pub fn take(&mut self, now: Instant) {
+        self.fill(now);
+        self.tokens = (self.tokens - 1.0).max(0.0);
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let passed = now.since(self.filled).as_secs_f64();
+        self.tokens = (self.tokens + passed * RATE).min(BURST);
+        self.filled = now;
+    }
+}
+
+fn pause(failures: u32, jitter: f64) -> Duration {
+    let doublings = failures.saturating_sub(1).min(8);
+    let full = RETRY_FIRST.saturating_mul(1 << doublings).min(RETRY_CAP);
+    full.mul_f64(1.0 - 0.2 * jitter.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant(Duration::from_secs(seconds))
+    }
+
+    #[rstest]
+    #[case(1, 0.0, 1000)]
+    #[case(1, 1.0, 800)]
+    #[case(3, 0.0, 4000)]
+    #[case(5, 0.0, 15_000)]
+    #[case(4_000_000_000, 0.0, 15_000)]
+    #[case(9, 1.0, 12_000)]
+    fn pauses_grow_to_the_cap(#[case] failures: u32, #[case] jitter: f64, #[case] millis: u64) {
+        assert_eq!(pause(failures, jitter), Duration::from_millis(millis));
+    }
+
+    #[test]
+    fn a_breaker_opens_probes_and_closes() {
+        let mut breaker = Breaker::default();
+        for _ in 0..BREAKER_AFTER {
+            assert_eq!(breaker.free_at(), Some(Instant::default()));
+            breaker.call();
+            breaker.fail(at(10), 0.0);
+        }
+        assert!(breaker.is_open());
+        assert_eq!(breaker.free_at(), Some(at(25)));
+        breaker.call();
+        assert_eq!(breaker.free_at(), None, "one call at a time");
+        breaker.fail(at(30), 0.0);
+        assert_eq!(breaker.free_at(), Some(at(45)));
+        breaker.call();
+        assert!(breaker.succeed());
+        assert_eq!(breaker.free_at(), Some(Instant::default()));
+    }
+
+    #[test]
+    fn a_bucket_runs_dry_and_fills() {
+        let mut bucket = Bucket::default();
+        for _ in 0..200 {
+            assert_eq!(bucket.free_at(at(1)), at(1));
+            bucket.take(at(1));
+        }
+        assert!(bucket.free_at(at(1)) > at(1));
+        assert_eq!(bucket.free_at(at(2)), at(2));
+    }
+}

@@ -1,0 +1,240 @@
+//! One look at a pod: gather what is known, observe, plan, start the steps.
+//!
+//! Invariant: leave of the drain budget is asked for only when every pod that may have changed was looked at, so that all are counted.
+//! Absent on purpose: what is decided (`registration`), how steps are carried out (`execute`).
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::Drivers;
+use super::actor::Actor;
+use super::clock::Clock;
+use super::cluster::Cluster;
+use super::pods::{Busy, Entry as Pod};
+use super::service::{Entry, Key};
+use crate::config::{Mode, OnUnbound, OnUnready};
+use crate::pod::PodView;
+use crate::registration::Reason;
+use crate::registration::life::{self, Life, Stage, later};
+use crate::registration::observe::{Facts, Heir, Observation, Role, Seen, Sighting, observe};
+use crate::registration::plan::plan;
+use crate::target::{PodUid, ServiceId, TargetState};
+
+/// A target for which leave of the budget is asked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Asked {
+    pub(super) service: ServiceId,
+    pub(super) key: Key,
+}
+
+impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
+    /// Looks at every pod that may have changed, until nothing more follows from it.
+    pub(super) fn look_at_dirty(&mut self) {
+        loop {
+            let mut asked = BTreeSet::new();
+            while let Some(uid) = self.dirty.pop_first() {
+                self.look(&uid, &mut asked);
+            }
+            self.grant(asked);
+            if self.dirty.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn look(&mut self, uid: &PodUid, asked: &mut BTreeSet<Asked>) {
+        let now = self.clock.now();
+        let Some(entry) = self.pods.get(uid) else { return };
+        if entry.missing || entry.unwatched.is_some_and(|at| now >= at) {
+            if entry.busy == Busy::No && now >= entry.backoff.until() {
+                self.fetch(uid);
+            }
+            if self.pods.get(uid).is_some_and(|entry| entry.missing) {
+                return;
+            }
+        }
+        let Some(life) = self.note_life(uid) else { return };
+        if self.term.is_none() || self.stopping {
+            return;
+        }
+        self.keep_books(uid);
+        let Some(observation) = self.observation(uid, life) else { return };
+        self.classify(uid, &observation);
+        let wall = self.clock.wall();
+        let plan = plan(&observation, wall);
+        self.execute(uid, plan, asked);
+    }
+
+    /// Grants the budget, one by one, and looks again at those for whom there is room now.
+    fn grant(&mut self, asked: BTreeSet<Asked>) {
+        let Some(threshold) = self.settings.current.as_ref().map(|current| current.registration.panic_threshold) else { return };
+        let Some(term) = &mut self.term else { return };
+        for Asked { service, key } in asked {
+            if let Some(service) = term.services.get_mut(&service)
+                && service.budget.ask(&key, threshold)
+            {
+                self.dirty.insert(key.uid.clone());
+            }
+        }
+        for service in term.services.values_mut() {
+            self.dirty.extend(service.budget.hopeful(threshold).into_iter().map(|key| key.uid));
+        }
+    }
+
+    /// Where the pod stands, and since when; all replicas keep this, so that a new leader knows it.
+    fn note_life(&mut self, uid: &PodUid) -> Option<Life> {
+        let current = Arc::clone(self.settings.current.as_ref()?);
+        let wall = self.clock.wall();
+        let seq = self.next_seq();
+        let leads = self.term.is_some();
+        let entry = self.pods.get(uid)?;
+        let node = self.node_of(&entry.view);
+        let served = !entry.claims.is_empty() || entry.view.gate.as_ref().is_some_and(|gate| gate.status);
+        let rules = &current.registration;
+        let life = life::life(&entry.view, served, node, wall, rules.unreachable_after);
+        let entry = self.pods.get_mut(uid)?;
+        let view = Arc::clone(&entry.view);
+        let memory = &mut entry.memory;
+        let gone =
+            (life.stage == Stage::Gone).then(|| memory.gone_since.unwrap_or_else(|| gone_since(&view, wall, rules.unreachable_after)));
+        memory.gone_since = gone.map(|since| since.min(wall));
+        let forced = (life.forced && leads).then(|| memory.forced_since.unwrap_or(wall));
+        memory.forced_since = forced.map(|since| since.min(wall));
+        let ended = life.stage == Stage::Gone || life.forced;
+        entry.ended = (ended && leads).then(|| entry.ended.unwrap_or(seq));
+        for binding in current.bindings_of(&view.key.namespace, |key| view.labels.get(key).map(String::as_str)) {
+            entry.remember(&binding.name);
+        }
+        Some(life)
+    }
+
+    /// Opens a book for every claim and closes those of claims that are dropped.
+    fn keep_books(&mut self, uid: &PodUid) {
+        let seq = self.next_seq();
+        let Some(entry) = self.pods.get(uid) else { return };
+        let claims = entry.claims.clone();
+        let view = Arc::clone(&entry.view);
+        let writing = entry.writing.clone();
+        let dropped: Vec<(ServiceId, SocketAddr)> = entry
+            .booked
+            .iter()
+            .filter(|(service, address)| !claims.iter().any(|claim| claim.service == *service && claim.address == *address))
+            .cloned()
+            .collect();
+        for (service, address) in dropped {
+            if let Some(service) = self.service_mut(&service) {
+                service.close_book(&Key { address, uid: uid.clone() });
+            }
+        }
+        let vouched = view.gate.as_ref().is_some_and(|gate| gate.status && gate.reason == Reason::Registered.as_str());
+        for claim in &claims {
+            let fresh = writing.iter().any(|(service, address)| *service == claim.service && *address == claim.address);
+            let key = Key { address: claim.address, uid: uid.clone() };
+            let observes = claim.mode == Mode::Observe;
+            let book = Entry { pod: &view.key, seq, observes, fresh, owned: vouched && !fresh && !observes };
+            if let Some(service) = self.service_mut(&claim.service) {
+                service.keep_book(&key, &book);
+            }
+        }
+        if let Some(entry) = self.pods.get_mut(uid) {
+            entry.booked = claims.iter().map(|claim| (claim.service.clone(), claim.address)).collect();
+            entry.writing.retain(|written| !entry.booked.contains(written));
+        }
+    }
+
+    /// What is known of a pod and its targets.
+    pub(super) fn observation(&self, uid: &PodUid, life: Life) -> Option<Observation> {
+        let entry = self.pods.get(uid)?;
+        let configuration = self.settings.current.as_deref()?;
+        let term = self.term.as_ref()?;
+        let sighting = Sighting {
+            pod: &entry.view,
+            record: &entry.record,
+            claims: &entry.claims,
+            former: &entry.former,
+            configuration,
+            life,
+            memory: entry.memory,
+            debts_full: term.debts.full(),
+        };
+        Some(observe(&sighting, |service, address| self.facts(uid, entry, service, address)))
+    }
+
+    fn facts(&self, uid: &PodUid, entry: &Pod, service: &ServiceId, address: SocketAddr) -> Facts {
+        let key = Key { address, uid: uid.clone() };
+        let Some(term) = &self.term else { return Facts::default() };
+        let Some(current) = &self.settings.current else { return Facts::default() };
+        let facts = match term.services.get(service) {
+            Some(service) => service.facts(&key, entry.ended, &current.cluster),
+            None => Facts { traits: self.settings.traits(service), ..Facts::default() },
+        };
+        Facts { heir: self.heir(uid, entry, service, address), owed: term.debts.recorded(service, &key), ..facts }
+    }
+
+    /// The live pod that has taken over an address that `entry` does not serve at any more.
+    fn heir(&self, uid: &PodUid, entry: &Pod, service: &ServiceId, address: SocketAddr) -> Option<Heir> {
+        let ip = address.ip();
+        if life::live(&entry.view) && entry.view.addresses.contains(&ip) {
+            return None;
+        }
+        let known = self.term.as_ref().and_then(|term| term.services.get(service));
+        self.pods
+            .at(ip)
+            .filter(|(other, pod)| *other != uid && life::live(&pod.view) && pod.view.addresses.contains(&ip))
+            .map(|(other, pod)| {
+                let claims = pod.claims.iter().any(|claim| claim.address == address && claim.service == *service);
+                let owns = claims && known.is_some_and(|known| known.owns(&Key { address, uid: other.clone() }));
+                match (claims, owns) {
+                    (_, true) => Heir::Owns,
+                    (true, false) => Heir::Claims,
+                    (false, false) => Heir::Has,
+                }
+            })
+            .max_by_key(|heir| *heir as u8)
+    }
+
+    /// Counts the pod's claims in the budgets of their services.
+    fn classify(&mut self, uid: &PodUid, o: &Observation) {
+        let closed = o
+            .gate
+            .as_ref()
+            .is_some_and(|gate| !gate.status && matches!(Reason::parse(&gate.reason), Some(Reason::NotServing | Reason::NodeLost)));
+        let live = o.life.stage.live();
+        let Some(term) = &mut self.term else { return };
+        for target in o.targets.iter().filter(|target| target.ours_to_change()) {
+            let Some(service) = term.services.get_mut(&target.service) else { continue };
+            let key = Key { address: target.address, uid: uid.clone() };
+            let budget = &mut service.budget;
+            let in_place = matches!(target.role, Role::Wanted | Role::Kept);
+            let counts = live && o.bound && in_place;
+            budget.count(&key, counts);
+            let away = matches!(target.facts.seen, Some(Seen::Absent | Seen::Listed { state: TargetState::Draining, .. }));
+            match (target.role, o.life.stage) {
+                (Role::Wanted | Role::Kept | Role::Superseded, Stage::NotServing(_)) => {
+                    if counts && target.on_unready != OnUnready::Keep && (closed || away) {
+                        budget.outstanding(&key);
+                    }
+                }
+                (Role::Unbound(OnUnbound::Deregister), _) if live => {
+                    if matches!(target.facts.seen, Some(Seen::Listed { state: TargetState::Draining, .. })) {
+                        budget.outstanding(&key);
+                    }
+                }
+                _ => budget.settle(&key),
+            }
+        }
+    }
+}
+
+/// Since when the containers are gone, as far as can be known.
+fn gone_since(view: &PodView, wall: jiff::Timestamp, unreachable_after: std::time::Duration) -> jiff::Timestamp {
+    let deleted = view.deletion.and_then(|deletion| deletion.at.checked_sub(jiff::SignedDuration::from_secs(deletion.grace_seconds)).ok());
+    let reported = life::ended(view) || view.containers.iter().all(|container| container.terminated);
+    let known = if reported {
+        view.finished.map(|finished| deleted.map_or(finished, |deleted| finished.max(deleted)))
+    } else {
+        view.deletion.map(|deletion| later(deletion.at, unreachable_after)).filter(|at| *at <= wall)
+    };
+    known.unwrap_or(wall)
+}

@@ -1,0 +1,436 @@
+//! One service of one registry: what was sent, what was answered, what the last read showed.
+//!
+//! Whether an answer may be believed depends on the order of requests and answers, so that order is kept here, as numbers and not as times.
+//!
+//! Invariant: a read counts for a target only if it began after our last change to that target was settled; one batch is under way at a time.
+//! Absent on purpose: I/O (`calls`), what should be sent (`registration`), debts and orphans (`debts`, `sweep`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::budget::Budget;
+use super::clock::Instant;
+use super::limits::Backoff;
+use crate::registration::observe::{Doing, Facts, Outcome, Seen, Traits, Trouble};
+use crate::registry::{CallError, Capabilities, Change, ChangeError, DrainKind, Listed, Listing, Operation, TargetKeys};
+use crate::target::{PodUid, ServiceId, TargetState};
+
+mod book;
+mod reading;
+
+pub use book::Entry;
+use book::{Book, trouble};
+use reading::Reading;
+
+/// Changes of one service are gathered this long, so that pods that become ready together are one call.
+pub const GATHER: Duration = Duration::from_millis(5);
+/// Failures in a row until they are shown to people: one is noise.
+pub const SHOWN_AFTER: u32 = 2;
+/// Two reads that are needed at once are this far apart at least.
+const READ_SPACING: Duration = Duration::from_millis(10);
+/// What a listed target adds to that: reading ten thousand targets costs the registry more than reading ten.
+const READ_SPACING_A_TARGET: Duration = Duration::from_micros(10);
+
+/// Position in the order of all requests and answers of one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Seq(pub u64);
+
+/// One endpoint of one pod within a service.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// The pod.
+    pub uid: PodUid,
+}
+
+/// One service of one registry.
+#[derive(Debug)]
+pub struct Service {
+    /// Which.
+    pub id: ServiceId,
+    /// What its registry can do; `None` where there is no client.
+    pub traits: Option<Traits>,
+    /// Its drain budget.
+    pub budget: Budget,
+    /// Pods that wait for a read.
+    pub waiting: BTreeSet<PodUid>,
+    /// Back-off of reads.
+    pub list_backoff: Backoff,
+    /// Back-off of changes.
+    pub apply_backoff: Backoff,
+    /// Targets that nobody owns, and in how many audits they were seen.
+    pub orphans: BTreeMap<Key, u8>,
+    audit_due: Instant,
+    audit_open: bool,
+    books: BTreeMap<Key, Book>,
+    queued: BTreeSet<Key>,
+    sent: Option<Vec<(Key, Operation)>>,
+    reading: Option<Reading>,
+    /// A read that is on its way, and where in the order it began.
+    listing: Option<Seq>,
+    blocking: Option<Seq>,
+    read_needed: bool,
+    list_trouble: Option<Trouble>,
+    last_read: Option<Instant>,
+}
+
+/// What is due for a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// A batch of changes, from then on.
+    Apply(Instant),
+    /// A read, from then on.
+    Read(Instant),
+}
+
+impl Due {
+    /// From when on.
+    pub fn at(self) -> Instant {
+        match self {
+            Self::Apply(at) | Self::Read(at) => at,
+        }
+    }
+}
+
+/// The answer to a batch.
+pub type Applied = Result<Vec<Result<(), ChangeError>>, CallError>;
+
+impl Service {
+    /// A service of which nothing is known.
+    pub fn new(id: ServiceId) -> Self {
+        Self {
+            id,
+            traits: None,
+            budget: Budget::default(),
+            waiting: BTreeSet::new(),
+            list_backoff: Backoff::default(),
+            apply_backoff: Backoff::default(),
+            orphans: BTreeMap::new(),
+            audit_due: Instant::default(),
+            audit_open: false,
+            books: BTreeMap::new(),
+            queued: BTreeSet::new(),
+            sent: None,
+            reading: None,
+            listing: None,
+            blocking: None,
+            read_needed: true,
+            list_trouble: None,
+            last_read: None,
+        }
+    }
+
+    /// Keeps book of a target from now on.
+    pub fn keep_book(&mut self, key: &Key, entry: &Entry<'_>) {
+        match self.books.get_mut(key) {
+            Some(book) => book.observes = entry.observes,
+            None => {
+                self.books.insert(key.clone(), Book::new(entry));
+            }
+        }
+    }
+
+    /// Whether there is a book of the target.
+    pub fn has_book(&self, key: &Key) -> bool {
+        self.books.contains_key(key)
+    }
+
+    /// Forgets a target that nobody claims any more. A change on its way is answered to nobody.
+    pub fn close_book(&mut self, key: &Key) {
+        self.books.remove(key);
+        self.queued.remove(key);
+        self.budget.forget(key);
+    }
+
+    /// What is known of a target, but for what other pods say of it. `ended`: when the end of its pod was first seen.
+    pub fn facts(&self, key: &Key, ended: Option<Seq>, cluster: &str) -> Facts {
+        let traits = self.traits;
+        let unknown = Facts { traits, service_read: self.reading.is_some(), trouble: self.list_trouble, ..Facts::default() };
+        let Some(book) = self.books.get(key) else { return unknown };
+        let stamps = traits.is_some_and(|traits| traits.stamps);
+        let after_end = |seq: Seq| ended.is_none_or(|ended| seq > ended);
+        let reading = self.reading.as_ref().filter(|reading| reading.began > book.settled);
+        let by_address = traits.is_some_and(|traits| traits.keys == TargetKeys::Address);
+        Facts {
+            doing: book.doing,
+            last: book.last.map(|(operation, outcome, _)| (operation, outcome)),
+            last_fresh: book.last.is_some_and(|(_, _, seq)| after_end(seq)),
+            seen: reading.map(|reading| reading.look(key, stamps, book.observes)),
+            seen_fresh: reading.is_some_and(|reading| after_end(reading.began)),
+            taken: stamps && by_address && !book.observes && self.reading.as_ref().is_some_and(|reading| reading.taken(key, cluster)),
+            owned: book.owned,
+            fresh_claim: book.fresh_claim,
+            granted: self.budget.granted(key),
+            trouble: book.trouble.or(self.list_trouble),
+            ..unknown
+        }
+    }
+
+    /// Whether a register of the target is known to have been done last.
+    pub fn owns(&self, key: &Key) -> bool {
+        self.books.get(key).is_some_and(|book| book.owned)
+    }
+
+    /// The entries that the last read showed, with where in the order it began.
+    pub fn last_listing(&self) -> Option<(Seq, impl Iterator<Item = &Listed>)> {
+        self.reading.as_ref().map(|reading| (reading.began, reading.listed.values().flatten()))
+    }
+
+    /// Queues a change; one of the same target that has not left is replaced.
+    pub fn enqueue(&mut self, key: &Key, operation: Operation, weight: u16, now: Instant) {
+        if let Some(book) = self.books.get_mut(key)
+            && !matches!(book.doing, Doing::Sent(_))
+        {
+            if book.doing == Doing::Nothing {
+                book.queued_at = now;
+            }
+            book.doing = Doing::Queued(operation);
+            book.weight = weight;
+            self.queued.insert(key.clone());
+        }
+    }
+
+    /// Takes a change that has not left out of the queue.
+    pub fn withdraw(&mut self, key: &Key) {
+        if let Some(book) = self.books.get_mut(key)
+            && matches!(book.doing, Doing::Queued(_))
+        {
+            book.doing = Doing::Nothing;
+            self.queued.remove(key);
+        }
+    }
+
+    /// The service must be read, at once; a read that is on its way will do.
+    pub fn need_read(&mut self) {
+        self.read_needed |= self.listing.is_none();
+    }
+
+    /// What is due, and when.
+    pub fn due(&self, capabilities: &Capabilities) -> [Option<Due>; 2] {
+        [self.apply_due().map(Due::Apply), self.read_due(capabilities).map(Due::Read)]
+    }
+
+    /// The batch that is due, marked as sent: what frees a place first, what needs one last, and one change of a slot.
+    pub fn batch(&mut self, now: Instant, capabilities: &Capabilities, cluster: &Arc<str>) -> Vec<Change> {
+        let mut ready: Vec<(u8, Key, Operation)> = self
+            .queued
+            .iter()
+            .filter_map(|key| {
+                let book = self.books.get(key)?;
+                let Doing::Queued(operation) = book.doing else { return None };
+                (book.not_before(operation) <= now).then(|| (order(operation), key.clone(), operation))
+            })
+            .collect();
+        ready.sort_by(|a, b| a.0.cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+        let mut slots = BTreeSet::new();
+        let mut sent = Vec::new();
+        let mut changes = Vec::new();
+        for (_, key, operation) in ready {
+            if changes.len() >= capabilities.batch.get() {
+                break;
+            }
+            let Some(book) = self.books.get_mut(&key) else { continue };
+            if !slots.insert(slot(&key, capabilities.keys)) {
+                continue;
+            }
+            book.doing = Doing::Sent(operation);
+            self.queued.remove(&key);
+            changes.push(Change {
+                operation,
+                address: key.address,
+                uid: key.uid.clone(),
+                pod: book.pod.clone(),
+                cluster: Arc::clone(cluster),
+                weight: book.weight,
+            });
+            sent.push((key, operation));
+        }
+        if !sent.is_empty() {
+            self.sent = Some(sent);
+        }
+        changes
+    }
+
+    /// Takes the answer to the batch, `None` where it was not sent after all; the pods it concerns.
+    pub fn applied(&mut self, answer: Option<&Applied>, seq: Seq, now: Instant, jitter: f64) -> Vec<PodUid> {
+        let sent = self.sent.take().unwrap_or_default();
+        match answer {
+            None => {}
+            Some(Ok(_)) => self.apply_backoff.succeed(),
+            Some(Err(_)) => self.apply_backoff.fail(now, jitter),
+        }
+        self.read_needed |= !matches!(answer, None | Some(Err(CallError::Unavailable(_))));
+        let shown = self.apply_backoff.failures() >= SHOWN_AFTER;
+        let mut concerned = Vec::with_capacity(sent.len());
+        for (index, (key, operation)) in sent.into_iter().enumerate() {
+            let Some(book) = self.books.get_mut(&key) else { continue };
+            book.doing = Doing::Nothing;
+            match answer {
+                None => {}
+                Some(Err(error)) => book.call_failed(operation, error, seq, shown),
+                Some(Ok(results)) => match results.get(index) {
+                    Some(Ok(())) => book.accepted(operation, seq, now),
+                    Some(Err(error)) => book.refused(operation, error, seq, now, jitter),
+                    None => book.note(operation, Outcome::Unknown, seq),
+                },
+            }
+            concerned.push(key.uid);
+        }
+        concerned
+    }
+
+    /// A read begins; the index to wait from, where it may wait for a change. `next_audit`: when the next audit is due, if this is one.
+    pub fn begin_read(&mut self, began: Seq, now: Instant, next_audit: Instant, capabilities: &Capabilities) -> Option<u64> {
+        let audit = now >= self.audit_due;
+        let waits = !self.read_needed && !audit && !self.waiting.is_empty() && self.can_block(capabilities) && self.blocking.is_none();
+        self.last_read = Some(now);
+        if waits {
+            self.blocking = Some(began);
+            return self.reading.as_ref().and_then(|reading| reading.index);
+        }
+        if audit {
+            self.audit_due = next_audit;
+            self.audit_open = true;
+        }
+        self.listing = Some(began);
+        self.read_needed = false;
+        None
+    }
+
+    /// Whether an audit was answered since this was asked last.
+    pub fn audited(&mut self) -> bool {
+        std::mem::take(&mut self.audit_open)
+    }
+
+    /// Takes the answer to a read, `None` where it was not sent after all; the pods for which it says something new.
+    pub fn listed(&mut self, began: Seq, answer: Option<Result<Listing, CallError>>, now: Instant, jitter: f64) -> Vec<PodUid> {
+        let stamps = self.stamps();
+        let blocking = self.blocking.take_if(|seq| *seq == began).is_some();
+        let plain = self.listing.take_if(|seq| *seq == began).is_some();
+        let listing = match answer {
+            Some(Ok(listing)) => listing,
+            // A service that does not exist holds nothing.
+            Some(Err(CallError::ServiceMissing(_))) => Listing::default(),
+            Some(Err(error)) => {
+                self.read_needed |= plain;
+                return self.list_failed(&error, now, jitter);
+            }
+            None => {
+                self.read_needed |= plain;
+                return Vec::new();
+            }
+        };
+        self.list_backoff.succeed();
+        self.list_trouble = None;
+        if !(blocking || plain) || self.reading.as_ref().is_some_and(|reading| reading.began > began) {
+            return Vec::new();
+        }
+        let reading = Reading::new(began, listing);
+        let mut concerned: BTreeSet<PodUid> = self.waiting.clone();
+        for (key, book) in &mut self.books {
+            let look = |reading: &Reading| (reading.began > book.settled).then(|| reading.look(key, stamps, book.observes));
+            let (before, after) = (self.reading.as_ref().and_then(look), look(&reading));
+            if before != after {
+                concerned.insert(key.uid.clone());
+            }
+            if after == Some(Seen::Absent) && !matches!(book.doing, Doing::Sent(_)) {
+                book.owned = false;
+            }
+        }
+        self.reading = Some(reading);
+        concerned.into_iter().collect()
+    }
+
+    /// Whether the last read shows the target: by its stamp where there are stamps, else by its address.
+    pub fn shows(&self, key: &Key) -> Option<(Seq, Option<TargetState>)> {
+        let reading = self.reading.as_ref()?;
+        let state = match reading.look(key, self.stamps(), false) {
+            Seen::Absent => None,
+            Seen::Listed { state, .. } => Some(state),
+        };
+        Some((reading.began, state))
+    }
+
+    /// The change that takes out a target without a pod, where one is needed and none is on its way.
+    pub fn still_to_take_out(&self, key: &Key) -> Option<Operation> {
+        let book = self.books.get(key)?;
+        let (began, state) = self.shows(key)?;
+        let traits = self.traits?;
+        let on_its_way = state == Some(TargetState::Draining) && traits.drain == DrainKind::ByDeregistering;
+        (state.is_some() && !on_its_way && began > book.settled && book.doing == Doing::Nothing).then_some(Operation::Deregister)
+    }
+
+    /// The pace of changes after trouble is over.
+    pub fn recover(&mut self) {
+        self.apply_backoff.succeed();
+        self.list_backoff.succeed();
+    }
+
+    fn stamps(&self) -> bool {
+        self.traits.is_some_and(|traits| traits.stamps)
+    }
+
+    fn apply_due(&self) -> Option<Instant> {
+        if self.sent.is_some() {
+            return None;
+        }
+        let first = self
+            .queued
+            .iter()
+            .filter_map(|key| self.books.get(key))
+            .filter_map(|book| match book.doing {
+                Doing::Queued(operation) => Some(book.not_before(operation).max(book.queued_at.after(GATHER))),
+                Doing::Nothing | Doing::Sent(_) => None,
+            })
+            .min()?;
+        Some(first.max(self.apply_backoff.until()))
+    }
+
+    fn read_due(&self, capabilities: &Capabilities) -> Option<Instant> {
+        if self.listing.is_some() {
+            return None;
+        }
+        let spacing = READ_SPACING + READ_SPACING_A_TARGET * u32::try_from(self.books.len()).unwrap_or(u32::MAX);
+        let apart = |pause: Duration| self.last_read.map_or(Instant::default(), |last| last.after(pause));
+        let due = match (self.read_needed, self.waiting.is_empty(), self.can_block(capabilities)) {
+            (true, _, _) => apart(spacing),
+            (false, false, true) if self.blocking.is_none() => apart(spacing),
+            (false, false, false) => apart(capabilities.poll),
+            (false, _, _) => self.audit_due,
+        };
+        Some(due.min(self.audit_due).max(self.list_backoff.until()))
+    }
+
+    fn can_block(&self, capabilities: &Capabilities) -> bool {
+        capabilities.blocking_read && self.reading.as_ref().is_some_and(|reading| reading.index.is_some())
+    }
+
+    fn list_failed(&mut self, error: &CallError, now: Instant, jitter: f64) -> Vec<PodUid> {
+        self.list_backoff.fail(now, jitter);
+        if self.list_backoff.failures() < SHOWN_AFTER || self.list_trouble == Some(trouble(error)) {
+            return Vec::new();
+        }
+        self.list_trouble = Some(trouble(error));
+        self.waiting.iter().cloned().collect()
+    }
+}
+
+/// What frees a place is not queued behind what needs one.
+fn order(operation: Operation) -> u8 {
+    match operation {
+        Operation::Deregister => 0,
+        Operation::Drain => 1,
+        Operation::Register => 2,
+    }
+}
+
+/// What two changes of one request must not both name.
+fn slot(key: &Key, keys: TargetKeys) -> (Option<PodUid>, Option<SocketAddr>, u16) {
+    match keys {
+        TargetKeys::Uid => (Some(key.uid.clone()), None, key.address.port()),
+        TargetKeys::Address => (None, Some(key.address), key.address.port()),
+    }
+}

@@ -1,0 +1,164 @@
+//! What is known of one target: our last change, what came of it, and when another may be sent.
+//!
+//! Invariant: a change that certainly never left changes nothing of what is known.
+//! Absent on purpose: what the registry shows (`reading`).
+
+use std::time::Duration;
+
+use super::{SHOWN_AFTER, Seq};
+use crate::reconcile::clock::Instant;
+use crate::reconcile::limits::Backoff;
+use crate::registration::observe::{Doing, Outcome, Trouble};
+use crate::registry::{CallError, ChangeError, Operation};
+use crate::target::PodKey;
+
+/// A register that a later read contradicts is sent again, but not sooner.
+const REGISTER_AGAIN: Duration = Duration::from_secs(5);
+/// A drain that a later read does not show is sent again, but not sooner.
+const DRAIN_AGAIN: Duration = Duration::from_secs(15);
+/// A target that is still listed after it was taken out: registries take their time.
+const DEREGISTER_AGAIN: Duration = Duration::from_secs(60);
+
+/// What is known of one target.
+#[derive(Debug)]
+pub(super) struct Book {
+    pub(super) pod: PodKey,
+    pub(super) weight: u16,
+    pub(super) observes: bool,
+    pub(super) doing: Doing,
+    pub(super) queued_at: Instant,
+    pub(super) last: Option<(Operation, Outcome, Seq)>,
+    /// Reads that began later count.
+    pub(super) settled: Seq,
+    pub(super) owned: bool,
+    pub(super) fresh_claim: bool,
+    pub(super) trouble: Option<Trouble>,
+    backoff: Backoff,
+    failed: Option<Operation>,
+    again: Option<(Operation, Instant)>,
+}
+
+/// How the book of a target is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// The pod, by name.
+    pub pod: &'a PodKey,
+    /// Position in the order of requests and answers.
+    pub seq: Seq,
+    /// The claim only observes.
+    pub observes: bool,
+    /// The claim was written by this process, just now.
+    pub fresh: bool,
+    /// The pod's gate vouches for it.
+    pub owned: bool,
+}
+
+impl Book {
+    pub(super) fn new(entry: &Entry<'_>) -> Self {
+        Self {
+            pod: entry.pod.clone(),
+            weight: 0,
+            observes: entry.observes,
+            doing: Doing::Nothing,
+            queued_at: Instant::default(),
+            last: None,
+            // What stood at an observed address before the claim may be somebody else's.
+            settled: if entry.observes { entry.seq } else { Seq(0) },
+            owned: entry.owned,
+            fresh_claim: entry.fresh,
+            trouble: None,
+            backoff: Backoff::default(),
+            failed: None,
+            again: None,
+        }
+    }
+
+    /// Before this, `operation` is not sent.
+    pub(super) fn not_before(&self, operation: Operation) -> Instant {
+        let failed = if self.failed == Some(operation) { self.backoff.until() } else { Instant::default() };
+        match self.again {
+            Some((of, at)) if of == operation => failed.max(at),
+            _ => failed,
+        }
+    }
+
+    /// The change was done.
+    pub(super) fn accepted(&mut self, operation: Operation, seq: Seq, now: Instant) {
+        self.note(operation, Outcome::Accepted, seq);
+        self.backoff.succeed();
+        self.failed = None;
+        self.trouble = None;
+        let pause = match operation {
+            Operation::Register => REGISTER_AGAIN,
+            Operation::Drain => DRAIN_AGAIN,
+            Operation::Deregister => DEREGISTER_AGAIN,
+        };
+        self.again = Some((operation, now.after(pause)));
+    }
+
+    /// The change was answered with a refusal.
+    pub(super) fn refused(&mut self, operation: Operation, error: &ChangeError, seq: Seq, now: Instant, jitter: f64) {
+        let (outcome, trouble) = match error {
+            ChangeError::NotFound => (Outcome::NotFound, Trouble::Refused),
+            ChangeError::Full(_) => (Outcome::Refused, Trouble::Full),
+            ChangeError::Throttled(_) => (Outcome::Refused, Trouble::Throttled),
+            ChangeError::Denied(_) => (Outcome::Refused, Trouble::Denied),
+            ChangeError::Refused(_) => (Outcome::Refused, Trouble::Refused),
+        };
+        self.note(operation, outcome, seq);
+        if self.failed != Some(operation) {
+            self.backoff.succeed();
+        }
+        self.failed = Some(operation);
+        self.backoff.fail(now, jitter);
+        let acknowledges = outcome == Outcome::NotFound && operation != Operation::Register;
+        if acknowledges {
+            self.trouble = None;
+        } else if self.backoff.failures() >= SHOWN_AFTER {
+            self.trouble = Some(trouble);
+        }
+    }
+
+    /// The whole call failed; its service keeps the pace.
+    pub(super) fn call_failed(&mut self, operation: Operation, error: &CallError, seq: Seq, shown: bool) {
+        match error {
+            CallError::Unavailable(_) => {}
+            CallError::Throttled(_) | CallError::Denied(_) => self.note(operation, Outcome::Refused, seq),
+            CallError::ServiceMissing(_) => self.note(operation, Outcome::NotFound, seq),
+            CallError::Timeout | CallError::Failed(_) => self.note(operation, Outcome::Unknown, seq),
+        }
+        if shown {
+            self.trouble = Some(trouble(error));
+        }
+    }
+
+    /// Notes what came of a change that may have left.
+    pub(super) fn note(&mut self, operation: Operation, outcome: Outcome, seq: Seq) {
+        self.last = Some((operation, outcome, seq));
+        self.settled = seq;
+        self.again = None;
+        match (operation, outcome) {
+            (Operation::Register, Outcome::Accepted) => {
+                self.owned = true;
+                self.fresh_claim = false;
+            }
+            (Operation::Register, Outcome::Unknown) => self.fresh_claim = false,
+            (Operation::Deregister, Outcome::Accepted | Outcome::NotFound | Outcome::Unknown) | (Operation::Drain, Outcome::NotFound) => {
+                self.owned = false;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a failed call is called towards people.
+pub(super) fn trouble(error: &CallError) -> Trouble {
+    match error {
+        CallError::Unavailable(_) => Trouble::Unreachable,
+        CallError::Throttled(_) => Trouble::Throttled,
+        CallError::Denied(_) => Trouble::Denied,
+        CallError::ServiceMissing(_) => Trouble::ServiceMissing,
+        CallError::Timeout => Trouble::NoAnswer,
+        CallError::Failed(_) => Trouble::Failed,
+    }
+}

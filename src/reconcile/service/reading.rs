@@ -1,0 +1,49 @@
+//! The last answer to a read, by address.
+//!
+//! Invariant: a target is told from another's at the same address by its stamp, where there are stamps.
+//! Absent on purpose: whether the read counts for a target (`service`, `book`).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::{Key, Seq};
+use crate::registration::observe::Seen;
+use crate::registry::{Listed, Listing};
+use crate::target::TargetState;
+
+/// The last answer to a read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) began: Seq,
+    pub(super) listed: BTreeMap<SocketAddr, Vec<Listed>>,
+    pub(super) index: Option<u64>,
+}
+
+impl Reading {
+    pub(super) fn new(began: Seq, listing: Listing) -> Self {
+        let mut listed: BTreeMap<SocketAddr, Vec<Listed>> = BTreeMap::new();
+        for one in listing.targets {
+            listed.entry(one.address).or_default().push(one);
+        }
+        Self { began, listed, index: listing.index }
+    }
+
+    /// What it says of a target. `observes`: whoever owns it counts.
+    pub(super) fn look(&self, key: &Key, stamps: bool, observes: bool) -> Seen {
+        let Some(here) = self.listed.get(&key.address) else { return Seen::Absent };
+        let ours = |one: &&Listed| one.stamp.as_ref().is_some_and(|stamp| stamp.uid == key.uid);
+        let best = |state: TargetState| match state {
+            TargetState::Active => 3,
+            TargetState::Initial | TargetState::Unhealthy | TargetState::Unused => 2,
+            TargetState::Draining => 1,
+        };
+        let found = if stamps && !observes { here.iter().find(ours) } else { here.iter().max_by_key(|one| best(one.state)) };
+        found.map_or(Seen::Absent, |one| Seen::Listed { state: one.state, ours: stamps && ours(&one) })
+    }
+
+    /// Whether a target that is not of our cluster stands at the target's address.
+    pub(super) fn taken(&self, key: &Key, cluster: &str) -> bool {
+        let foreign = |one: &Listed| one.stamp.as_ref().is_none_or(|stamp| stamp.uid != key.uid && &*stamp.cluster != cluster);
+        self.listed.get(&key.address).is_some_and(|here| here.iter().any(foreign))
+    }
+}

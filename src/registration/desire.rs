@@ -1,0 +1,138 @@
+//! What one target needs: is it acknowledged, is it gone, which change would bring it further.
+//!
+//! Every rule about stale reads, ambiguous answers and foreign targets stands here, once, for all stages of a pod.
+//!
+//! Invariant: an answer is believed only where it says what the registry holds after our last change to the target; a target of somebody
+//! else is never named in a change.
+//! Absent on purpose: when a change may be sent (gate first, budget: `plan`; pace: `reconcile::service`).
+
+use super::observe::{Doing, Facts, Heir, Outcome, Seen, TargetView, Traits};
+use crate::config::{Ack, Mode};
+use crate::registry::{DrainKind, GoneWhen, Operation, TargetKeys};
+use crate::target::TargetState;
+
+impl TargetView {
+    /// Whether the claim gives leave to send changes.
+    pub fn ours_to_change(&self) -> bool {
+        self.claim == Some(Mode::Own) && self.mode == Mode::Own
+    }
+
+    /// Whether the registry has acknowledged that the target is in use.
+    pub fn acknowledged(&self) -> bool {
+        let facts = &self.facts;
+        if self.claim != Some(self.mode) || matches!(facts.doing, Doing::Sent(_)) {
+            return false;
+        }
+        if self.mode == Mode::Observe {
+            return matches!(facts.seen, Some(Seen::Listed { state: TargetState::Active, .. }));
+        }
+        match self.ack {
+            Ack::Accepted => {
+                facts.last == Some((Operation::Register, Outcome::Accepted))
+                    || matches!(facts.seen, Some(Seen::Listed { state, ours }) if state != TargetState::Draining && self.is_ours(ours))
+            }
+            Ack::Acknowledged => matches!(facts.seen, Some(Seen::Listed { state: TargetState::Active, ours }) if self.is_ours(ours)),
+        }
+    }
+
+    /// Whether nothing of the target is left in the registry.
+    pub fn gone(&self, containers_gone: bool) -> bool {
+        let facts = &self.facts;
+        if matches!(facts.doing, Doing::Sent(_)) {
+            return false;
+        }
+        let let_go = match facts.seen.filter(|_| facts.seen_fresh) {
+            Some(Seen::Absent) => true,
+            Some(Seen::Listed { state: TargetState::Draining, .. }) => {
+                containers_gone && facts.traits.is_some_and(|traits| traits.gone_when == GoneWhen::Draining)
+            }
+            Some(Seen::Listed { .. }) | None => false,
+        };
+        if self.mode == Mode::Observe {
+            return let_go || facts.heir.is_some();
+        }
+        let answered = facts.last_fresh
+            && match facts.last {
+                Some((Operation::Deregister, Outcome::NotFound)) => true,
+                Some((Operation::Deregister, Outcome::Accepted)) => self.ack == Ack::Accepted,
+                _ => false,
+            };
+        let_go || answered || (facts.heir == Some(Heir::Owns) && facts.keys_by_address())
+    }
+
+    /// The change that puts the target in, where one is needed. `closed`: the pod waits for it behind a gate that is not True.
+    pub fn wants_register(&self, closed: bool) -> bool {
+        use Outcome::{Accepted, NotFound, Refused, Unknown};
+        let facts = &self.facts;
+        if !self.ours_to_change() || facts.traits.is_none() || facts.taken || self.must_read_first() {
+            return false;
+        }
+        let draining = matches!(facts.seen, Some(Seen::Listed { state: TargetState::Draining, .. }));
+        let missing = draining || facts.seen == Some(Seen::Absent);
+        let here_and_ours = matches!(facts.seen, Some(Seen::Listed { ours, .. }) if self.is_ours(ours)) && !draining;
+        match facts.last {
+            None if facts.seen.is_none() => facts.fresh_claim || closed,
+            None => missing || (!here_and_ours && (closed || facts.fresh_claim)),
+            Some((Operation::Register, Accepted)) => missing,
+            Some((Operation::Register, Refused | NotFound)) => !here_and_ours,
+            Some((Operation::Drain | Operation::Deregister, Refused)) => missing || (facts.seen.is_some() && !here_and_ours && closed),
+            Some((Operation::Drain | Operation::Deregister, Accepted | NotFound)) => true,
+            Some((_, Unknown)) => facts.seen.is_some() && !here_and_ours,
+        }
+    }
+
+    /// The change that stops new traffic to the target, where one is needed.
+    pub fn wants_drain(&self) -> Option<Operation> {
+        let traits = self.changeable()?;
+        let operation = match traits.drain {
+            DrainKind::Explicit => Operation::Drain,
+            DrainKind::ByDeregistering => Operation::Deregister,
+        };
+        let done = matches!(self.facts.last, Some((Operation::Drain | Operation::Deregister, Outcome::Accepted | Outcome::NotFound)));
+        let wanted = match self.facts.seen {
+            Some(Seen::Absent | Seen::Listed { state: TargetState::Draining, .. }) => false,
+            Some(Seen::Listed { .. }) => true,
+            None => !done,
+        };
+        wanted.then_some(operation)
+    }
+
+    /// The change that takes the target out, where one is needed.
+    pub fn wants_deregister(&self, containers_gone: bool) -> Option<Operation> {
+        let traits = self.changeable()?;
+        if self.gone(containers_gone) {
+            return None;
+        }
+        let done = matches!(self.facts.last, Some((Operation::Deregister, Outcome::Accepted | Outcome::NotFound)));
+        let wanted = match self.facts.seen {
+            Some(Seen::Absent) => false,
+            Some(Seen::Listed { state: TargetState::Draining, .. }) if traits.drain == DrainKind::ByDeregistering => false,
+            Some(Seen::Listed { .. }) => true,
+            None => !done,
+        };
+        wanted.then_some(Operation::Deregister)
+    }
+
+    /// Whether the service must be read before anything can be said or sent: a change that names an address would hit whoever stands there.
+    pub fn must_read_first(&self) -> bool {
+        !self.facts.service_read && self.facts.traits.is_some_and(|traits| traits.stamps && traits.keys == TargetKeys::Address)
+    }
+
+    /// What its registry can do, where a change that takes the target out may be sent at all.
+    fn changeable(&self) -> Option<Traits> {
+        let facts = &self.facts;
+        let inherited = facts.keys_by_address() && matches!(facts.heir, Some(Heir::Claims | Heir::Owns));
+        facts.traits.filter(|_| self.ours_to_change() && !facts.taken && !inherited && !self.must_read_first())
+    }
+
+    /// A listing without stamps shows an address; that the target behind it is this pod's, only an accepted register says.
+    fn is_ours(&self, stamped: bool) -> bool {
+        stamped || (self.facts.owned && self.facts.traits.is_some_and(|traits| !traits.stamps))
+    }
+}
+
+impl Facts {
+    fn keys_by_address(&self) -> bool {
+        self.traits.is_some_and(|traits| traits.keys == TargetKeys::Address)
+    }
+}

@@ -1,0 +1,849 @@
+//! The grammar of a scenario file.
+//!
+//! Types say what a schema says, `check` what it cannot; anything unknown is an error.
+//!
+//! Invariant: a [`Scenario`] that exists names only pods, replicas and registries that it has.
+//! Absent on purpose: what the words mean (`steps`, `judge`).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use serde::de::{Deserializer, Error as _};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::world::pods::ContainerState;
+use crate::world::registry::Answer;
+
+/// One file.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct Scenario {
+    pub(crate) name: String,
+    pub(crate) why: String,
+    pub(crate) covers: Vec<String>,
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(crate) replicas: usize,
+    #[serde(default, skip_serializing_if = "ConfigSpec::is_default")]
+    pub(crate) config: ConfigSpec,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) registries: BTreeMap<String, RegistrySpec>,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) expect: Vec<Expectation>,
+}
+
+/// Top-level keys of the configuration; absent ones come from the default.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct ConfigSpec {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cluster: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) registration: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) registries: Option<Vec<Value>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bindings: Option<Vec<Value>>,
+}
+
+/// How a registry behaves, or what a step changes of it and does at once; absent fields stay.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+pub(crate) struct RegistrySpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) service: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) drains: Option<Drains>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) keys: Option<Keys>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) marks: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gone_when: Option<GoneWord>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) active_after: Option<SpanOrNever>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) active_as: Option<ActiveAs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) draining_after: Option<SpanOrNever>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gone_after: Option<SpanOrNever>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) answers: Option<AnswersSpec>,
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub(crate) capacity: Option<Option<usize>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) batch: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) latency: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) list_lag: Option<Span>,
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub(crate) duplicates: Option<Option<Span>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) holds: Vec<Preloaded>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) adds: Vec<Preloaded>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) loses: Option<Loses>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) sets: BTreeMap<TargetName, StateWord>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Drains {
+    Explicitly,
+    ByDeregistering,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Keys {
+    Uid,
+    Address,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum GoneWord {
+    Draining,
+    Absent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum ActiveAs {
+    Active,
+    Unused,
+}
+
+/// One word for all operations, or a word for some.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+pub(crate) enum AnswersSpec {
+    All(Answer),
+    Each(AnswersEach),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct AnswersEach {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) register: Option<Answer>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) drain: Option<Answer>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) deregister: Option<Answer>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) list: Option<Answer>,
+}
+
+/// A target that is there unasked.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct Preloaded {
+    pub(crate) address: IpAddr,
+    #[serde(default = "http_port")]
+    pub(crate) port: u16,
+    #[serde(default = "web")]
+    pub(crate) service: String,
+    #[serde(default)]
+    pub(crate) state: StateWord,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) uid: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cluster: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum StateWord {
+    Initial,
+    #[default]
+    Active,
+    Unhealthy,
+    Draining,
+    Unused,
+}
+
+/// Everything, or these targets.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Loses {
+    All(AllWord),
+    These(Vec<TargetName>),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum AllWord {
+    All,
+}
+
+/// `ADDRESS:PORT`, or the handle of the pod that owns the targets.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TargetName {
+    Address(SocketAddr),
+    Handle(String),
+}
+
+/// One step: a time and one action.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct Step {
+    pub(crate) at: Span,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) create: Option<Create>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) update: Option<Update>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) delete: Option<Delete>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) final_delete: Option<OnPods>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) vanish: Option<OnPods>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<NodeStep>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<NamespaceStep>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) config: Option<ConfigSpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) config_text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) registry: Option<RegistrySpec>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) replica: Option<ReplicaStep>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cut: Option<Cut>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) watch: Option<WatchStep>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) api: Option<ApiStep>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) jump: Option<Shift>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct Create {
+    pub(crate) pod: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) count: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) labels: Option<BTreeMap<String, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) admitted: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gate: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) finalizer: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) managed: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) released: Option<bool>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) gates: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) finalizers: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) grace: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sleep: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) restart_policy: Option<RestartPolicy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) owned_by: Option<OwnerKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mirror: Option<bool>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) containers: BTreeMap<String, ContainerSpec>,
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub(crate) ip: Option<Option<IpAddr>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ips: Option<Vec<IpAddr>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) containers_ready: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) phase: Option<PhaseWord>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) conditions: BTreeMap<String, ConditionWord>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) enum RestartPolicy {
+    Always,
+    OnFailure,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) enum OwnerKind {
+    Job,
+    ReplicaSet,
+    StatefulSet,
+    DaemonSet,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) enum PhaseWord {
+    Pending,
+    Running,
+    Succeeded,
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) enum ConditionWord {
+    True,
+    False,
+    Unknown,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+pub(crate) struct ContainerSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) init: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) restartable: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) state: Option<ContainerState>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ports: Option<BTreeMap<String, u16>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct Update {
+    pub(crate) pod: Handles,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) labels: BTreeMap<String, Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) released: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) finalizer: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) finalizers: Option<Vec<String>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) containers: BTreeMap<String, ContainerState>,
+    #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub(crate) ip: Option<Option<IpAddr>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ips: Option<Vec<IpAddr>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) containers_ready: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) phase: Option<PhaseWord>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) conditions: BTreeMap<String, ConditionWord>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Delete {
+    pub(crate) pod: Handles,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) grace: Option<Span>,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct OnPods {
+    pub(crate) pod: Handles,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NodeStep {
+    pub(crate) name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ready: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) gone: Option<bool>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) taint: Option<Taint>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Taint {
+    Unreachable,
+    OutOfService,
+    None,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NamespaceStep {
+    pub(crate) name: String,
+    pub(crate) inject: Option<Inject>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Inject {
+    Enabled,
+    Strict,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct ReplicaStep {
+    pub(crate) name: String,
+    #[serde(default, rename = "do", skip_serializing_if = "Option::is_none")]
+    pub(crate) what: Option<ReplicaDoes>,
+    #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
+    pub(crate) lasts: Option<Span>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) starts_after: Option<Span>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) before: Option<Sent>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) after: Option<Sent>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pod: Option<Handles>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum ReplicaDoes {
+    Crash,
+    Stop,
+    Start,
+    Pause,
+}
+
+/// What a trap waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Sent {
+    Register,
+    Drain,
+    Deregister,
+    Status,
+    Finalizer,
+    Adopt,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Cut {
+    pub(crate) replica: String,
+    #[serde(rename = "for")]
+    pub(crate) lasts: Span,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WatchStep {
+    #[serde(rename = "do")]
+    pub(crate) what: WatchDoes,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pod: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<Span>,
+    #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
+    pub(crate) lasts: Option<Span>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum WatchDoes {
+    Drop,
+    Delay,
+    Silence,
+    Expire,
+}
+
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ApiStep {
+    pub(crate) to: Sent,
+    pub(crate) answer: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pod: Option<Handles>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) times: Option<u64>,
+    #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
+    pub(crate) lasts: Option<Span>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) applied: bool,
+}
+
+/// One thing that must be true.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+pub(crate) struct Expectation {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) by: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) during: Option<Range>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) since: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pod: Option<Handles>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) registry: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) service: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gate: Option<OneOrMore<GateWord>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<OneOrMore<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) finalizer: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) exists: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ready: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) managed: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) finalizers: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) claims: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) debts: Option<Number>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) targets: Option<BTreeMap<TargetName, OneOrMore<ListedWord>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) nothing_else: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) count: Option<BTreeMap<StateWord, Number>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) calls: Option<BTreeMap<CallWord, Number>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) requests: Option<BTreeMap<RequestWord, Number>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) apart: Option<Apart>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) writes: Option<BTreeMap<WriteWord, Number>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) events: Option<BTreeMap<String, Number>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) metrics: Option<BTreeMap<String, Number>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) leader: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) order: Option<Vec<String>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) enum GateWord {
+    True,
+    False,
+    Unknown,
+    #[serde(rename = "absent")]
+    Absent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum ListedWord {
+    Absent,
+    Initial,
+    Active,
+    Unhealthy,
+    Draining,
+    Unused,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum CallWord {
+    Register,
+    Drain,
+    Deregister,
+    Any,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum RequestWord {
+    Apply,
+    List,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum WriteWord {
+    Status,
+    Finalizer,
+    Adopt,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct Apart {
+    pub(crate) at_most: Span,
+}
+
+/// How many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Number {
+    Exactly(u64),
+    Between(Bounds),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct Bounds {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) at_least: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) at_most: Option<u64>,
+}
+
+/// A value, or any of several.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub(crate) enum OneOrMore<T> {
+    One(T),
+    More(Vec<T>),
+}
+
+/// Handles of pods; `*` at the end stands for every pod whose handle begins so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Handles(pub(crate) Vec<String>);
+
+/// A length of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Span(pub(crate) Duration);
+
+/// A length of time, or never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SpanOrNever(pub(crate) Option<Duration>);
+
+/// A move of the wall clock, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shift(pub(crate) i64);
+
+/// From one time to another, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range(pub(crate) Duration, pub(crate) Duration);
+
+impl Scenario {
+    /// Reads a file.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+        let scenario: Self = serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
+        super::steps::check(&scenario)?;
+        Ok(scenario)
+    }
+
+    /// Every time that stands in the file.
+    pub(crate) fn times(&self) -> Vec<Duration> {
+        let mut times: Vec<Duration> = self.steps.iter().map(|step| step.at.0).collect();
+        for one in &self.expect {
+            times.extend([one.at, one.by, one.since].into_iter().flatten().map(|time| time.0));
+            times.extend(one.during.into_iter().flat_map(|range| [range.0, range.1]));
+        }
+        times.sort_unstable();
+        times.dedup();
+        times
+    }
+}
+
+impl ConfigSpec {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl<T> OneOrMore<T> {
+    /// All of them.
+    pub(crate) fn all(&self) -> &[T] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::More(more) => more,
+        }
+    }
+}
+
+impl Number {
+    /// Whether that many is right.
+    #[expect(clippy::cast_precision_loss, reason = "counts of a story are small")]
+    pub(crate) fn holds(self, found: f64) -> bool {
+        match self {
+            Self::Exactly(number) => (found - number as f64).abs() < f64::EPSILON,
+            Self::Between(bounds) => {
+                bounds.at_least.is_none_or(|least| found >= least as f64) && bounds.at_most.is_none_or(|most| found <= most as f64)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(number) => write!(f, "{number}"),
+            Self::Between(Bounds { at_least: Some(least), at_most: Some(most) }) => write!(f, "{least} to {most}"),
+            Self::Between(Bounds { at_least: Some(least), at_most: None }) => write!(f, "at least {least}"),
+            Self::Between(Bounds { at_least: None, at_most }) => write!(f, "at most {}", at_most.unwrap_or(u64::MAX)),
+        }
+    }
+}
+
+/// A length of time as the format writes it.
+pub(crate) fn written(time: Duration) -> String {
+    let milliseconds = time.as_millis();
+    if milliseconds.is_multiple_of(1000) { format!("{}s", milliseconds / 1000) } else { format!("{milliseconds}ms") }
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = match &text[end..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(format!("`{text}` is no time: a whole number with ms, s, m or h")),
+    };
+    let number: u64 = text[..end].parse().map_err(|_| format!("`{text}` is no time: a whole number with ms, s, m or h"))?;
+    number.checked_mul(unit).map(Duration::from_millis).ok_or_else(|| format!("`{text}` is too long"))
+}
+
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    String::deserialize(deserializer)
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        span(&text(deserializer)?).map(Self).map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&written(self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for SpanOrNever {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match text(deserializer)?.as_str() {
+            "never" => Ok(Self(None)),
+            other => span(other).map(|span| Self(Some(span))).map_err(D::Error::custom),
+        }
+    }
+}
+
+impl Serialize for SpanOrNever {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0.map_or_else(|| "never".to_owned(), written))
+    }
+}
+
+impl<'de> Deserialize<'de> for Shift {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = text(deserializer)?;
+        let (sign, rest) = text.strip_prefix('-').map_or((1, text.as_str()), |rest| (-1, rest));
+        let span = span(rest).map_err(D::Error::custom)?;
+        Ok(Self(sign * i64::try_from(span.as_millis()).map_err(D::Error::custom)?))
+    }
+}
+
+impl Serialize for Shift {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let sign = if self.0 < 0 { "-" } else { "" };
+        serializer.serialize_str(&format!("{sign}{}", written(Duration::from_millis(self.0.unsigned_abs()))))
+    }
+}
+
+impl<'de> Deserialize<'de> for Range {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = text(deserializer)?;
+        let (from, to) = text.split_once("..").ok_or_else(|| D::Error::custom(format!("`{text}` is no range A..B")))?;
+        Ok(Self(span(from).map_err(D::Error::custom)?, span(to).map_err(D::Error::custom)?))
+    }
+}
+
+impl Serialize for Range {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{}..{}", written(self.0), written(self.1)))
+    }
+}
+
+impl Default for Handles {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de> Deserialize<'de> for Handles {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(OneOrMore::<String>::deserialize(deserializer)?.all().to_vec()))
+    }
+}
+
+impl Serialize for Handles {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if let [one] = self.0.as_slice() { serializer.serialize_str(one) } else { self.0.serialize(serializer) }
+    }
+}
+
+impl<'de> Deserialize<'de> for TargetName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = text(deserializer)?;
+        Ok(text.parse().map_or_else(|_| Self::Handle(text.clone()), Self::Address))
+    }
+}
+
+impl Serialize for TargetName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl fmt::Display for TargetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Handle(handle) => f.write_str(handle),
+        }
+    }
+}
+
+/// A field that is there, `null` included.
+fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::<T>::deserialize(deserializer).map(Some)
+}
+
+fn one() -> usize {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_one(number: &usize) -> bool {
+    *number == 1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+fn http_port() -> u16 {
+    8080
+}
+
+fn web() -> String {
+    "web".to_owned()
+}

@@ -1,0 +1,159 @@
+//! What must be true once the faults of a drawn world have ended: nothing is held for ever, nothing is left behind.
+//!
+//! Invariant: judged from the world's truth; the product is not asked.
+//! Absent on purpose: single moments on the way (`world::invariants`).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use lockstep::config::Mode;
+use lockstep::registry::TargetKeys;
+use lockstep::target::{ServiceId, TargetState};
+
+use super::generate::Tale;
+use crate::scenario::grammar::Step;
+use crate::world::World;
+use crate::world::invariants::{bindings_of, target_of};
+use crate::world::pods::{Pod, PodId};
+use crate::world::record::means;
+
+/// More writes of one pod in a minute than this are no longer bounded.
+const WRITES_IN_A_MINUTE: usize = 60;
+
+/// Judges the end of a world.
+pub(crate) fn judge(world: &mut World, tale: &Tale) {
+    leader(world);
+    held(world);
+    serving(world);
+    left_behind(world, tale);
+    writes(world);
+}
+
+fn leader(world: &mut World) {
+    if world.process_of(&world.lease.holder).is_none() {
+        let holder = world.lease.holder.clone();
+        world.fail("end", "a living replica leads", format!("the Lease names {holder:?}"));
+    }
+}
+
+/// No pod is held for ever.
+fn held(world: &mut World) {
+    let stuck: Vec<String> = world
+        .objects()
+        .filter(|pod| pod.finalizer && pod.released.is_none())
+        .filter(|pod| (pod.deletion.is_some() || pod.is_terminal()) && world.containers_gone(pod))
+        .map(|pod| format!("{} (claims {:?})", pod.handle, pod.claims.iter().map(ToString::to_string).collect::<Vec<_>>()))
+        .collect();
+    for pod in stuck {
+        world.fail("end", "no pod is held for ever once faults end", pod);
+    }
+}
+
+/// Every pod that serves is Ready, and its targets are in use.
+fn serving(world: &mut World) {
+    let mut problems = Vec::new();
+    let ids: Vec<PodId> = world.objects().filter_map(|pod| world.pod_of_uid(&pod.uid)).collect();
+    for id in ids {
+        let pod = &world.pods[id];
+        if !pod.is_live() || !pod.containers_ready.status || pod.released.is_some() || !pod.is_managed() || world.is_node_lost(pod) {
+            continue;
+        }
+        let Some(configuration) = world.in_force().next() else { return };
+        let mut complete = true;
+        for binding in bindings_of(configuration, pod) {
+            let Some(address) = target_of(binding, pod) else {
+                complete = false;
+                continue;
+            };
+            let service = world.registries.get(&binding.service.registry).and_then(|one| one.services.get(&binding.service.service));
+            let active = service.is_some_and(|service| {
+                service.targets.values().any(|held| {
+                    held.address == address
+                        && held.state == TargetState::Active
+                        && (binding.mode == Mode::Observe || held.owner.as_ref() == Some(&pod.uid))
+                })
+            });
+            complete &= active || binding.mode != Mode::Observe;
+            if !active && binding.mode == Mode::Own {
+                problems.push((format!("the target {address} of {} is active in {}", pod.handle, binding.service), "it is not".to_owned()));
+            }
+        }
+        if complete && pod.spec.gated && !pod.gate.as_ref().is_some_and(|gate| gate.status) {
+            let found = pod.gate.as_ref().map_or_else(|| "no gate".to_owned(), |gate| format!("{} ({})", gate.reason, gate.message));
+            problems.push((format!("{} serves and its gate is True", pod.handle), found));
+        }
+        if !pod.finalizer {
+            problems.push((format!("{} carries our finalizer", pod.handle), "it does not".to_owned()));
+        }
+    }
+    for (wanted, found) in problems {
+        world.fail("end", wanted, found);
+    }
+}
+
+/// No target is left of a pod that is gone, where the registry or the product can know that it is ours.
+fn left_behind(world: &mut World, tale: &Tale) {
+    let excused = excused(world, tale);
+    let mut problems = Vec::new();
+    let observed: BTreeSet<ServiceId> = world
+        .in_force()
+        .flat_map(|one| one.bindings.iter().filter(|binding| binding.mode == Mode::Observe).map(|binding| binding.service.clone()))
+        .collect();
+    for (name, registry) in &world.registries {
+        for (service, state) in &registry.services {
+            let id = ServiceId::new(name.clone(), service.clone());
+            for held in state.targets.values().filter(|_| !observed.contains(&id)) {
+                let Some(owner) = held.owner.as_ref().and_then(|uid| world.pod_of_uid(uid)) else { continue };
+                let pod = &world.pods[owner];
+                let ended = pod.gone.is_some() || (pod.is_terminal() && pod.released.is_none());
+                let knowable = registry.behaviour.marks || !excused.contains(&owner);
+                let shadowed = registry.behaviour.keys == TargetKeys::Uid && is_taken(world, owner, pod, held.address);
+                if ended && knowable && !shadowed {
+                    problems.push(format!("{} of {} in {id}, {}", held.address, pod.handle, held.state.as_str()));
+                }
+            }
+        }
+    }
+    for problem in problems {
+        world.fail("end", "no target of a pod that is gone", problem);
+    }
+}
+
+/// Whether a live pod has that address, so that the debt waits.
+fn is_taken(world: &World, of: PodId, _pod: &Pod, address: std::net::SocketAddr) -> bool {
+    world.pods.iter().enumerate().any(|(id, pod)| id != of && pod.is_live() && pod.ips.contains(&address.ip()))
+}
+
+/// Pods of which nobody could know that something is left: what held them was taken off by hand, or a registry did a change twice.
+fn excused(world: &World, tale: &Tale) -> BTreeSet<PodId> {
+    let by_hand = |step: &Step| -> Vec<String> {
+        let mut handles = Vec::new();
+        handles.extend(step.vanish.iter().flat_map(|one| one.pod.0.clone()));
+        handles.extend(
+            step.update.iter().filter(|one| one.finalizer == Some(false) || one.released == Some(true)).flat_map(|one| one.pod.0.clone()),
+        );
+        handles.extend(
+            step.update.iter().filter(|one| one.labels.contains_key(lockstep::names::MANAGED_LABEL)).flat_map(|one| one.pod.0.clone()),
+        );
+        handles
+    };
+    let patterns: Vec<String> = tale.scenario.steps.iter().flat_map(by_hand).collect();
+    let repeats = tale.kinds.contains(&super::faults::Kind::RegistryRepeats);
+    let meant = |pod: &Pod| repeats || patterns.iter().any(|pattern| means(pattern, &pod.handle));
+    world.pods.iter().enumerate().filter(|(_, pod)| meant(pod)).map(|(id, _)| id).collect()
+}
+
+/// Writes are bounded.
+fn writes(world: &mut World) {
+    let mut times: std::collections::BTreeMap<PodId, Vec<Duration>> = std::collections::BTreeMap::new();
+    for write in &world.record.writes {
+        times.entry(write.pod).or_default().push(write.at);
+    }
+    let minute = Duration::from_secs(60);
+    let busy = |times: &[Duration]| times.windows(WRITES_IN_A_MINUTE + 1).any(|span| span[WRITES_IN_A_MINUTE] - span[0] < minute);
+    let found: Vec<PodId> = times.iter().filter(|(_, times)| busy(times)).map(|(pod, _)| *pod).collect();
+    for pod in found {
+        let handle = world.pods[pod].handle.clone();
+        world.fail("end", format!("at most {WRITES_IN_A_MINUTE} writes of a pod in a minute"), handle.to_string());
+    }
+}

@@ -1,0 +1,587 @@
+//! The invariants that hold in every world: I1, I2 and A1 to A8, judged when a request arrives.
+//!
+//! Each rule stands as one function, in the words of `scenarios/README.md`.
+//!
+//! Invariant: judging changes nothing but the list of failures and the exceptions that must have been counted.
+//! Absent on purpose: expectations of one story (`judge`), the drain budget (`budget`).
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep::config::{Ack, Binding, Configuration, Family, Mode, OnDrainTimeout, OnGateTimeout, Port};
+use lockstep::names;
+use lockstep::pod::{Condition, PodView};
+use lockstep::reconcile::cluster::{ConditionPatch, PodPatch, Presence};
+use lockstep::registry::{Change, DrainKind, GoneWhen, Operation, TargetKeys};
+use lockstep::target::{PodUid, ServiceId, TargetState};
+
+use super::pods::{Pod, PodId};
+use super::record::WriteKind;
+use super::registry::{Seen, Track, at_address};
+use super::{Moment, World};
+use crate::executor::ProcessId;
+
+/// What a product may take to act on what it was shown.
+const TO_ACT: Duration = Duration::from_secs(1);
+/// A condition's time may have been cut to whole seconds.
+const SECOND: Duration = Duration::from_secs(1);
+/// Prefix of the annotations that are ours.
+const OUR_PREFIX: &str = "lockstep.dev/";
+
+/// One line of a pod's claims.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Claim {
+    pub(crate) service: ServiceId,
+    pub(crate) address: SocketAddr,
+    pub(crate) observed: bool,
+}
+
+/// One claim of a pod that is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Debt {
+    pub(crate) service: ServiceId,
+    pub(crate) address: SocketAddr,
+    pub(crate) uid: PodUid,
+}
+
+/// What a process has been shown of a pod.
+pub(crate) struct Shown {
+    version: u64,
+    view: Arc<PodView>,
+    /// When it was first shown the present state of the containers, and of which version that is.
+    ready: (u64, Duration),
+    /// When it was first shown that the pod was released.
+    released: Option<Duration>,
+}
+
+/// Exceptions that were used and must be counted by the end of the instant.
+#[derive(Default)]
+pub(crate) struct Exceptions {
+    used: BTreeSet<(&'static str, PodId)>,
+    fresh: Vec<(&'static str, ProcessId)>,
+}
+
+/// Reads the claims out of a condition.
+pub(crate) fn claims_of(condition: Option<&Condition>) -> Vec<Claim> {
+    condition.filter(|condition| condition.status).map_or_else(Vec::new, |condition| condition.message.lines().filter_map(claim).collect())
+}
+
+/// One line `registry/service address:port[ observed]`.
+pub(crate) fn claim(line: &str) -> Option<Claim> {
+    let line = line.trim();
+    let (line, observed) = line.strip_suffix(" observed").map_or((line, false), |line| (line, true));
+    let (service, address) = line.rsplit_once(' ')?;
+    let (registry, service) = service.split_once('/')?;
+    Some(Claim { service: ServiceId::new(registry, service), address: address.parse().ok()?, observed })
+}
+
+impl std::fmt::Display for Claim {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}{}", self.service, self.address, if self.observed { " observed" } else { "" })
+    }
+}
+
+impl World {
+    /// A process is shown a version of a pod.
+    pub(crate) fn show(&mut self, process: ProcessId, id: PodId, view: &Arc<PodView>) {
+        let version = view.resource_version.parse().unwrap_or(0);
+        let (now, pod) = (self.now, &self.pods[id]);
+        let ready = if version >= pod.ready_version { (pod.ready_version, now) } else { (0, now) };
+        let released = view.released.then_some(now);
+        let shown = self.processes[process].shown.entry(id).or_insert_with(|| Shown { version: 0, view: view.clone(), ready, released });
+        if version < shown.version {
+            return;
+        }
+        shown.version = version;
+        shown.view = view.clone();
+        if shown.ready.0 < ready.0 {
+            shown.ready = ready;
+        }
+        shown.released = shown.released.or(released);
+    }
+
+    /// The text of the debts was written.
+    pub(super) fn read_debts(&mut self, text: &str) {
+        self.debts = crate::debts::parse(text);
+    }
+
+    /// How many claims the debts hold.
+    pub(crate) fn debt_count(&self) -> usize {
+        self.debts.len()
+    }
+
+    fn owes(&self, service: &ServiceId, address: SocketAddr, uid: &PodUid) -> bool {
+        self.debts.iter().any(|debt| debt.service == *service && debt.address == address && debt.uid == *uid)
+    }
+
+    /// A4, A8 and the parts of A5 that speak of the request itself.
+    pub(super) fn judge_write(&mut self, process: ProcessId, id: PodId, patch: &PodPatch) {
+        self.judge_lease(process, "a pod write");
+        self.judge_released(process, id, "a pod write");
+        let handle = self.pods[id].handle.clone();
+        for condition in &patch.conditions {
+            if condition.type_ != names::GATE && condition.type_ != names::CLAIMS {
+                self.fail("A5", format!("{handle}: only our own conditions are written"), condition.type_);
+            }
+        }
+        for (key, _) in &patch.annotations {
+            if !key.starts_with(OUR_PREFIX) {
+                self.fail("A5", format!("{handle}: only our own annotations are written"), *key);
+            }
+        }
+        let Some(shown) = self.processes[process].shown.get(&id) else { return };
+        let told = |condition: &ConditionPatch| {
+            let known = if condition.type_ == names::GATE { &shown.view.gate } else { &shown.view.claims };
+            known.as_ref().is_some_and(|known| {
+                known.status == condition.status && known.reason == condition.reason && known.message == condition.message
+            })
+        };
+        let is_status = patch.finalizer.is_none() && !patch.label;
+        if is_status && !patch.conditions.is_empty() && patch.conditions.iter().all(told) {
+            let found = patch.conditions.iter().map(|one| format!("{} {} again", one.type_, one.reason)).collect::<Vec<_>>().join(", ");
+            self.fail("A5", format!("{handle}: a status write repeats nothing that this process was shown"), found);
+        }
+    }
+
+    fn judge_lease(&mut self, process: ProcessId, what: &str) {
+        let (name, holder) = (self.processes[process].name.clone(), &self.lease.holder);
+        if !holder.is_empty() && **holder != *name {
+            let found = format!("the Lease names {holder}, {name} sent it");
+            self.fail("A4", format!("{what} only from the replica that the Lease names"), found);
+        }
+    }
+
+    fn judge_released(&mut self, process: ProcessId, id: PodId, what: &str) {
+        let pod = &self.pods[id];
+        let Some(released) = pod.released.filter(|_| pod.gone.is_none()) else { return };
+        let known = if self.seeded { self.processes[process].shown.get(&id).and_then(|shown| shown.released) } else { Some(released) };
+        if known.is_some_and(|known| self.now >= known + TO_ACT + self.watch_delay()) {
+            let handle = pod.handle.clone();
+            self.fail("A8", format!("{handle} was released and is left alone"), what);
+        }
+    }
+
+    /// I1, I2, A6 and the part of A5 that speaks of the object; called just before the write is done.
+    pub(super) fn judge_effect(&mut self, process: ProcessId, id: PodId, kind: WriteKind, patch: &PodPatch) {
+        self.count_write(patch);
+        for condition in &patch.conditions {
+            self.judge_transition(process, id, condition);
+        }
+        let gate = patch.conditions.iter().find(|one| one.type_ == names::GATE);
+        let open = self.pods[id].gate.as_ref().is_some_and(|gate| gate.status);
+        if gate.is_some_and(|gate| gate.status) && !open {
+            self.judge_gate(process, id);
+        }
+        if kind == WriteKind::Finalizer && patch.finalizer == Some(Presence::Absent) && self.pods[id].finalizer {
+            self.judge_finalizer(process, id);
+        }
+        if let Some(claims) = patch.conditions.iter().find(|one| one.type_ == names::CLAIMS) {
+            self.judge_dropped(id, claims);
+        }
+    }
+
+    /// A5: `lastTransitionTime` changes exactly when the status does, to the wall clock.
+    fn judge_transition(&mut self, process: ProcessId, id: PodId, condition: &ConditionPatch) {
+        let pod = &self.pods[id];
+        let old = if condition.type_ == names::GATE { &pod.gate } else { &pod.claims_condition };
+        let changes = old.as_ref().is_none_or(|old| old.status != condition.status);
+        let since = old.as_ref().and_then(|old| old.since);
+        let wall = self.exec.wall();
+        let slack = SECOND + if self.seeded { 10 * SECOND } else { Duration::ZERO };
+        let fresh = condition.transition.is_some_and(|at| at.duration_since(wall).unsigned_abs() < slack && at <= wall);
+        let stale = self.seeded && self.processes[process].shown.get(&id).is_none_or(|shown| shown.version < pod.version);
+        let handle = &pod.handle;
+        let problem = if changes && !fresh && !stale {
+            Some((format!("{handle}: lastTransitionTime of {} becomes {wall}", condition.type_), format!("{:?}", condition.transition)))
+        } else if !changes && !stale && condition.transition.is_some() && condition.transition != since {
+            Some((format!("{handle}: lastTransitionTime of {} stays {since:?}", condition.type_), format!("{:?}", condition.transition)))
+        } else {
+            None
+        };
+        if let Some((wanted, found)) = problem {
+            self.fail("A5", wanted, found);
+        }
+    }
+
+    /// I1: a gate opens only on an acknowledgement.
+    fn judge_gate(&mut self, process: ProcessId, id: PodId) {
+        let problems: Vec<String> = self.in_force().map(|one| self.unacknowledged(process, id, one)).collect();
+        let handle = self.pods[id].handle.clone();
+        if problems.is_empty() || problems.iter().any(String::is_empty) {
+            return;
+        }
+        let pod = &self.pods[id];
+        let waited = |limit: Duration| pod.ready_since.is_some_and(|since| self.since(since) >= limit);
+        let opened = self.in_force().any(|one| {
+            one.registration.on_gate_timeout == OnGateTimeout::Open && pod.containers_ready.status && waited(one.registration.gate_timeout)
+        });
+        if opened {
+            self.exceptions.use_one("GateTimeout", id, process);
+        } else {
+            self.fail("I1", format!("{handle}: every binding's target acknowledged before the gate opens"), problems.join("; or "));
+        }
+    }
+
+    /// What keeps a gate shut under one configuration; empty: nothing.
+    fn unacknowledged(&self, process: ProcessId, id: PodId, configuration: &Configuration) -> String {
+        let pod = &self.pods[id];
+        let bindings: Vec<&Binding> = bindings_of(configuration, pod).collect();
+        if bindings.is_empty() {
+            return String::new();
+        }
+        let shown = self.processes[process].shown.get(&id);
+        let believed = self.seeded && shown.is_some_and(|shown| shown.view.containers_ready.as_ref().is_some_and(|ready| ready.status));
+        if !pod.containers_ready.status && !believed {
+            return "ContainersReady is not True".to_owned();
+        }
+        for binding in bindings {
+            let Some(address) = target_of(binding, pod) else { return format!("binding {}: no port or no address", binding.name) };
+            if !self.acknowledged(binding, address, &pod.uid) {
+                return format!("no listing sent after the last change was answered showed {address} of {} active", binding.service);
+            }
+        }
+        String::new()
+    }
+
+    fn acknowledged(&self, binding: &Binding, address: SocketAddr, uid: &PodUid) -> bool {
+        let Some(service) = self.registries.get(&binding.service.registry).and_then(|one| one.services.get(&binding.service.service))
+        else {
+            return false;
+        };
+        let observed = binding.mode == Mode::Observe;
+        let track = service.tracks.get(&(uid.clone(), address)).filter(|_| !observed);
+        let accepted = binding.ack == Ack::Accepted;
+        if accepted && track.is_some_and(|track| track.accepted) {
+            return true;
+        }
+        let states = |one: &Seen| if accepted { one.state != TargetState::Draining } else { one.state == TargetState::Active };
+        service.received.iter().rev().any(|listing| {
+            track.is_none_or(|track| listing.sent > track.answered.max(track.sent) && listing.sent_at >= track.answered_at)
+                && at_address(&listing.snapshot, address).iter().any(|one| states(one) && (observed || one.owner.as_ref() == Some(uid)))
+        })
+    }
+
+    /// I2: the finalizer goes only once the registries have let go.
+    fn judge_finalizer(&mut self, process: ProcessId, id: PodId) {
+        let pod = &self.pods[id];
+        let handle = pod.handle.clone();
+        if pod.deletion.is_none() && !pod.is_terminal() {
+            self.fail("I2", format!("{handle}: the finalizer stays until the pod is deleted or has ended"), "it was taken off");
+            return;
+        }
+        let held = self.still_held(id);
+        if held.is_empty() {
+            return;
+        }
+        let owed = held.iter().all(|(service, address, _)| match address {
+            Some(address) => self.owes(service, *address, &pod.uid),
+            None => true,
+        });
+        let release = self.in_force().any(|one| {
+            let since = [pod.deleted_first, pod.ended].into_iter().flatten().map(|since| self.since(since)).max().unwrap_or_default();
+            one.registration.on_drain_timeout == OnDrainTimeout::Release && since >= one.registration.drain_timeout
+        });
+        let forced = self.in_force().any(|one| {
+            let limit = one.registration.force_timeout;
+            let leads = *self.lease.holder == *self.processes[process].name && self.since(self.lease_since) >= limit;
+            leads && pod.forced.is_some_and(|since| self.since(since) >= limit)
+        });
+        if owed && (release || forced) {
+            self.exceptions.use_one(if forced && !release { "ForceTimeout" } else { "any" }, id, process);
+            return;
+        }
+        let found: Vec<String> = held.into_iter().map(|(service, _, why)| format!("{service}: {why}")).collect();
+        let found = format!("{}{}", found.join("; "), if owed { "" } else { "; not among the debts" });
+        self.fail("I2", format!("{handle}: every registry was read to have let go before the finalizer goes"), found);
+    }
+
+    /// What of a pod the registries still hold, or were not read to have let go.
+    fn still_held(&self, id: PodId) -> Vec<(ServiceId, Option<SocketAddr>, String)> {
+        let pod = &self.pods[id];
+        let mut found = Vec::new();
+        for (service_id, address) in &pod.registered {
+            if let Some(why) = self.why_held(id, service_id, *address) {
+                found.push((service_id.clone(), Some(*address), why));
+            }
+        }
+        for claim in pod.claims.iter().filter(|claim| claim.observed) {
+            let Some(service) = self.registries.get(&claim.service.registry).and_then(|one| one.services.get(&claim.service.service))
+            else {
+                continue;
+            };
+            let stands =
+                service.targets.values().any(|held| held.address == claim.address && !self.counts_as_gone(pod, &claim.service, held.state));
+            if stands && !self.has_newer_owner(id, claim.address.ip()) {
+                found.push((claim.service.clone(), None, format!("{} still stands there", claim.address)));
+            }
+        }
+        found
+    }
+
+    fn why_held(&self, id: PodId, service_id: &ServiceId, address: SocketAddr) -> Option<String> {
+        let pod = &self.pods[id];
+        let registry = self.registries.get(&service_id.registry)?;
+        let service = registry.services.get(&service_id.service)?;
+        let held = service.held_by(&pod.uid).find(|held| !self.counts_as_gone(pod, service_id, held.state));
+        if let Some(held) = held {
+            return Some(format!("{} is still held as {}", held.address, held.state.as_str()));
+        }
+        let taken = registry.behaviour.keys == TargetKeys::Address
+            && service.targets.values().any(|held| {
+                held.address == address
+                    && held
+                        .owner
+                        .as_ref()
+                        .and_then(|uid| self.pod_of_uid(uid))
+                        .is_some_and(|owner| owner > id && self.pods[owner].is_live())
+            });
+        let track = service.tracks.get(&(pod.uid.clone(), address));
+        let accepts =
+            self.in_force().any(|one| one.bindings.iter().any(|binding| binding.service == *service_id && binding.ack == Ack::Accepted));
+        let told = |track: &Track| track.absent || (accepts && track.deregistered);
+        if taken
+            || track.is_some_and(told)
+            || pod
+                .registered
+                .iter()
+                .filter(|(one, _)| one == service_id)
+                .all(|(_, address)| service.tracks.get(&(pod.uid.clone(), *address)).is_some_and(told))
+        {
+            return None;
+        }
+        let mine = pod.registered.iter().filter(|(one, _)| one == service_id);
+        let last = mine
+            .filter_map(|(_, address)| service.tracks.get(&(pod.uid.clone(), *address)))
+            .map(|track| (track.answered.max(track.sent), track.answered_at))
+            .reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
+        let shown = service.received.iter().rev().any(|listing| {
+            last.is_none_or(|(answered, at)| listing.received > answered && listing.received_at >= at)
+                && listing
+                    .snapshot
+                    .iter()
+                    .filter(|one| one.owner.as_ref() == Some(&pod.uid))
+                    .all(|one| self.counts_as_gone(pod, service_id, one.state))
+        });
+        (!shown).then(|| format!("no answer after the last change showed that {address} is gone"))
+    }
+
+    fn counts_as_gone(&self, pod: &Pod, service: &ServiceId, state: TargetState) -> bool {
+        let when = self.registries.get(&service.registry).map(|one| one.behaviour.gone_when());
+        when == Some(GoneWhen::Draining) && state == TargetState::Draining && self.containers_gone(pod)
+    }
+
+    fn has_newer_owner(&self, id: PodId, ip: IpAddr) -> bool {
+        self.pods[id + 1..].iter().any(|pod| pod.is_live() && pod.ips.contains(&ip))
+    }
+
+    /// A6, second part: no claim is dropped while its target is held.
+    fn judge_dropped(&mut self, id: PodId, condition: &ConditionPatch) {
+        let now = Condition { status: condition.status, reason: String::new(), message: condition.message.clone(), since: None };
+        let kept = claims_of(Some(&now));
+        let pod = &self.pods[id];
+        let mut found = Vec::new();
+        for claim in pod.claims.iter().filter(|claim| !kept.contains(claim)) {
+            let Some(service) = self.registries.get(&claim.service.registry).and_then(|one| one.services.get(&claim.service.service))
+            else {
+                continue;
+            };
+            let here =
+                |held: &&super::registry::Held| held.address == claim.address && !self.counts_as_gone(pod, &claim.service, held.state);
+            let held = if claim.observed {
+                service.targets.values().filter(here).any(|held| held.state != TargetState::Draining)
+                    && !self.has_newer_owner(id, claim.address.ip())
+            } else {
+                service.held_by(&pod.uid).any(|held| here(&held)) && !self.owes(&claim.service, claim.address, &pod.uid)
+            };
+            if held {
+                found.push(claim.to_string());
+            }
+        }
+        if !found.is_empty() {
+            let handle = pod.handle.clone();
+            self.fail("A6", format!("{handle}: no claim is dropped while its target is held"), found.join(", "));
+        }
+    }
+
+    /// A1 to A4 and A6 to A8, as far as they speak of a change; called just before it is done.
+    pub(super) fn judge_change(&mut self, process: ProcessId, id: &ServiceId, change: &Change) {
+        let what = format!("{} of {} in {id}", change.operation.as_str(), change.address);
+        self.judge_lease(process, &what);
+        let pod = self.pod_of_uid(&change.uid);
+        if let Some(pod) = pod {
+            self.judge_released(process, pod, &what);
+        }
+        self.count_change(pod, change);
+        self.judge_foreign(id, change, &what);
+        self.judge_live(process, id, change, &what);
+        self.judge_budget(id, change);
+        if change.operation == Operation::Register {
+            let wanted = |claim: &Claim| claim.service == *id && claim.address == change.address && !claim.observed;
+            if !pod.is_some_and(|pod| self.pods[pod].claims.iter().any(wanted)) {
+                let found = pod.map_or_else(|| format!("no pod has the UID {}", change.uid), |pod| format!("{:?}", self.lines(pod)));
+                self.fail("A6", format!("{what}: among the pod's claims"), found);
+            }
+        }
+        let now = self.now;
+        let flying = self.service(id).1.tracks.get(&(change.uid.clone(), change.address)).and_then(|track| track.in_flight);
+        if flying.is_some_and(|(_, until)| now < until) {
+            self.fail("A7", format!("{what}: sent after the previous change of it was answered"), "that one is still under way");
+        }
+    }
+
+    /// Which case of the table of pods a change belongs to.
+    fn count_change(&mut self, pod: Option<PodId>, change: &Change) {
+        let Some(pod) = pod.map(|pod| &self.pods[pod]).filter(|_| change.operation != Operation::Register) else { return };
+        let row = if pod.is_live() {
+            "not serving: drained"
+        } else if pod.forced.is_some() && !pod.reported_gone() {
+            "forced deletion"
+        } else if self.containers_gone(pod) {
+            "containers gone: deregistered"
+        } else {
+            "deleted, containers running: drained or deregistered"
+        };
+        self.record.row(row);
+    }
+
+    /// Which case of the table of pods a write belongs to.
+    fn count_write(&mut self, patch: &PodPatch) {
+        if patch.finalizer == Some(Presence::Absent) {
+            self.record.row("containers gone: finalizer removed");
+        }
+        for condition in patch.conditions.iter().filter(|one| one.type_ == names::GATE) {
+            match condition.reason {
+                "WaitingForContainers" => self.record.row("no address, or containers never ready"),
+                "Registered" => self.record.row("serving: acknowledged"),
+                "NoBinding" => self.record.row("bound no longer"),
+                "PortNotFound" | "NoMatchingAddress" => self.record.row("no such port or address"),
+                _ => {}
+            }
+        }
+    }
+
+    fn lines(&self, id: PodId) -> Vec<String> {
+        self.pods[id].claims.iter().map(Claim::to_string).collect()
+    }
+
+    /// A1: foreign targets and observed services are never touched, and a drain goes only where there is one.
+    fn judge_foreign(&mut self, id: &ServiceId, change: &Change, what: &str) {
+        let held = self.meant_target(id, change);
+        let (drains, marks) = {
+            let behaviour = self.service(id).0;
+            (behaviour.drains, behaviour.marks)
+        };
+        let unknowable = change.operation == Operation::Register && !marks;
+        let ours = |cluster: &Option<Arc<str>>| cluster.as_ref().is_some_and(|cluster| self.in_force().any(|one| one.cluster == *cluster));
+        let foreign = held.is_some_and(|held| !ours(&held.cluster)) && !unknowable;
+        let observed = self.in_force().all(|one| {
+            let mut here = one.bindings.iter().filter(|binding| binding.service == *id).peekable();
+            here.peek().is_some() && here.all(|binding| binding.mode == Mode::Observe)
+        });
+        if foreign {
+            self.fail("A1", "no change names a foreign target", what);
+        }
+        if observed {
+            self.fail("A1", "no change goes to a service that is observed", what);
+        }
+        if change.operation == Operation::Drain && drains == DrainKind::ByDeregistering {
+            self.fail("A1", "no drain goes to a registry that drains by deregistering", what);
+        }
+    }
+
+    /// A2 and A3: a live pod's target is not taken out under it.
+    fn judge_live(&mut self, process: ProcessId, id: &ServiceId, change: &Change, what: &str) {
+        if change.operation == Operation::Register {
+            return;
+        }
+        let Some(held) = self.meant_target(id, change) else { return };
+        let Some(owner) = held.owner.as_ref().and_then(|uid| self.pod_of_uid(uid)) else { return };
+        let pod = &self.pods[owner];
+        if !pod.is_live() || self.is_node_lost(pod) || !self.in_force().all(|one| wants(one, pod, id, held.address)) {
+            return;
+        }
+        let handle = pod.handle.clone();
+        if let (true, Some(since)) = (pod.containers_ready.status, pod.ready_since) {
+            let shown = self.processes[process].shown.get(&owner).filter(|shown| shown.ready.0 == pod.ready_version);
+            let known = if self.seeded { shown.map(|shown| shown.ready.1) } else { Some(since.at) };
+            if known.is_some_and(|known| self.now > known + TO_ACT + self.watch_delay()) {
+                self.fail("A2", format!("the target of {handle}, which is live and ready, stays"), what);
+            }
+        } else if pod.spec.gated && pod.gate.as_ref().is_some_and(|gate| gate.status) {
+            self.fail("A3", format!("the gate of {handle}, which is not ready, is False first"), what);
+        }
+    }
+
+    /// Time since a moment, by the clock that went further.
+    pub(super) fn since(&self, moment: Moment) -> Duration {
+        let wall = self.exec.wall().duration_since(moment.wall);
+        self.now.saturating_sub(moment.at).max(wall.try_into().unwrap_or_default())
+    }
+
+    /// What must hold when an instant ends: exceptions are counted.
+    pub(crate) fn judge_instant(&mut self) {
+        let fresh = std::mem::take(&mut self.exceptions.fresh);
+        for (reason, process) in fresh {
+            if !self.processes[process].alive {
+                continue;
+            }
+            let used = self.exceptions.used.iter().filter(|(one, _)| *one == reason || reason == "any").count();
+            let counted = if reason == "any" {
+                self.counter("lockstep_exceptions_total", None)
+            } else {
+                self.counter("lockstep_exceptions_total", Some(("reason", reason)))
+            };
+            #[expect(clippy::cast_precision_loss, reason = "a count of pods is small")]
+            if counted < used as f64 {
+                self.fail("I2", format!("the exception {reason} is counted by the end of the instant: {used} times"), counted.to_string());
+            }
+        }
+    }
+
+    /// A counter, summed over all processes of the run.
+    pub(crate) fn counter(&self, name: &str, label: Option<(&str, &str)>) -> f64 {
+        self.processes.iter().map(|process| crate::exposition::value(&process.metrics.encode(), name, label)).sum()
+    }
+}
+
+impl Exceptions {
+    fn use_one(&mut self, reason: &'static str, pod: PodId, process: ProcessId) {
+        if self.used.insert((reason, pod)) {
+            self.fresh.push((reason, process));
+        }
+    }
+}
+
+/// The bindings of a configuration that select a pod.
+pub(crate) fn bindings_of<'a>(configuration: &'a Configuration, pod: &'a Pod) -> impl Iterator<Item = &'a Binding> {
+    configuration.bindings_of(&pod.key.namespace, |key| pod.labels.get(key).map(String::as_str))
+}
+
+/// Port of a binding on a pod.
+fn port_of(binding: &Binding, pod: &Pod) -> Option<u16> {
+    match &binding.port {
+        Port::Number(number) => Some(*number),
+        Port::Name(name) => {
+            let mut ports = pod.containers.iter().filter(|one| one.counts()).flat_map(|one| &one.ports);
+            ports.find(|port| port.name.as_ref() == Some(name)).map(|port| port.number)
+        }
+    }
+}
+
+/// Where the target of a binding is on a pod.
+pub(crate) fn target_of(binding: &Binding, pod: &Pod) -> Option<SocketAddr> {
+    let ip = match binding.family {
+        Family::Auto => pod.ips.first(),
+        Family::Ipv4 => pod.ips.iter().find(|ip| ip.is_ipv4()),
+        Family::Ipv6 => pod.ips.iter().find(|ip| ip.is_ipv6()),
+    };
+    Some(SocketAddr::new(*ip?, port_of(binding, pod)?))
+}
+
+/// Whether a configuration wants that target of a pod in that service.
+fn wants(configuration: &Configuration, pod: &Pod, service: &ServiceId, address: SocketAddr) -> bool {
+    pod.ips.contains(&address.ip())
+        && bindings_of(configuration, pod).any(|binding| binding.service == *service && port_of(binding, pod) == Some(address.port()))
+}

@@ -1,0 +1,799 @@
+//! The simulated registries: what they hold, what they answer, and the product's driver for them.
+//!
+//! One model covers all kinds: the table of the scenario format says how each behaves.
+//!
+//! Invariant: a request takes effect when it is sent; its answer comes later and describes that moment.
+//! Invariant: a clock belongs to one life of one target; whatever starts the target anew stops it.
+//! Absent on purpose: whether a change was right (`invariants`).
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::{Future, pending};
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use lockstep::config::RegistryConfig;
+use lockstep::reconcile::{Drivers, OpenError};
+use lockstep::registry::{
+    CALL_TIMEOUT, CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, Listed, Listing, Operation, Registry, Stamp,
+    TargetKeys, Wait,
+};
+use lockstep::target::{PodUid, ServiceId, TargetState};
+
+use super::record::{Call, Request, What, meant};
+use super::{Agenda, Shared, Trigger, World};
+use crate::executor::{ProcessId, Sleep};
+
+/// How many received listings a service remembers for the judges.
+const LISTINGS: usize = 64;
+
+/// How a registry behaves.
+#[derive(Clone, Debug)]
+pub(crate) struct Behaviour {
+    pub(crate) drains: DrainKind,
+    pub(crate) keys: TargetKeys,
+    pub(crate) marks: bool,
+    /// `None`: never.
+    pub(crate) active_after: Option<Duration>,
+    pub(crate) active_as: TargetState,
+    /// `None`: never.
+    pub(crate) draining_after: Option<Duration>,
+    /// `None`: never.
+    pub(crate) gone_after: Option<Duration>,
+    pub(crate) gone_when: Option<GoneWhen>,
+    pub(crate) answers: Answers,
+    pub(crate) capacity: Option<usize>,
+    pub(crate) batch: usize,
+    pub(crate) latency: Duration,
+    pub(crate) list_lag: Duration,
+    pub(crate) duplicates: Option<Duration>,
+    /// Whether reads can wait; never in a scenario.
+    pub(crate) blocking: bool,
+}
+
+/// One word for each operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answers {
+    pub(crate) register: Answer,
+    pub(crate) drain: Answer,
+    pub(crate) deregister: Answer,
+    pub(crate) list: Answer,
+}
+
+/// How a registry answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Answer {
+    Ok,
+    Throttled,
+    Unavailable,
+    Denied,
+    Timeout,
+    Lost,
+    Missing,
+}
+
+/// A registry of the world.
+pub(crate) struct SimRegistryState {
+    pub(crate) behaviour: Behaviour,
+    pub(crate) services: BTreeMap<Arc<str>, Service>,
+    /// Whether listings may ever be asked of the past.
+    pub(crate) keeps_history: bool,
+}
+
+/// What a registry holds for one service, and what was said about it.
+#[derive(Default)]
+pub(crate) struct Service {
+    pub(crate) targets: BTreeMap<TargetKey, Held>,
+    snapshot: Option<Arc<Snapshot>>,
+    history: Vec<(Duration, Arc<Snapshot>)>,
+    index: u64,
+    wakers: Vec<Waker>,
+    pub(crate) tracks: HashMap<(PodUid, SocketAddr), Track>,
+    pub(crate) received: VecDeque<Received>,
+}
+
+/// What tells two targets apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum TargetKey {
+    Uid(PodUid, u16),
+    Address(SocketAddr),
+}
+
+/// A target that is held.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) address: SocketAddr,
+    pub(crate) owner: Option<PodUid>,
+    pub(crate) cluster: Option<Arc<str>>,
+    pub(crate) state: TargetState,
+    drain_begun: bool,
+    pub(crate) deregistering: bool,
+    clocks: [Option<u64>; 3],
+}
+
+/// Every target of a service at one moment, in order of address.
+pub(crate) type Snapshot = Vec<Seen>;
+
+/// One target of a [`Snapshot`], with its true owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) address: SocketAddr,
+    pub(crate) owner: Option<PodUid>,
+    pub(crate) cluster: Option<Arc<str>>,
+    pub(crate) state: TargetState,
+}
+
+/// A listing that a replica received.
+pub(crate) struct Received {
+    pub(crate) sent: u64,
+    pub(crate) sent_at: Duration,
+    pub(crate) received: u64,
+    pub(crate) received_at: Duration,
+    pub(crate) snapshot: Arc<Snapshot>,
+}
+
+/// The last change of one target.
+#[derive(Clone, Debug)]
+pub(crate) struct Track {
+    pub(crate) sent: u64,
+    pub(crate) answered: u64,
+    pub(crate) answered_at: Duration,
+    pub(crate) in_flight: Option<(ProcessId, Duration)>,
+    /// A register was answered ok, and nothing but registers came since.
+    pub(crate) accepted: bool,
+    /// Its answer says that the target is not there.
+    pub(crate) absent: bool,
+    /// It was a deregister, and answered ok.
+    pub(crate) deregistered: bool,
+}
+
+/// A clock of a target.
+#[derive(Debug)]
+pub(crate) struct TargetClock {
+    at: ServiceId,
+    key: TargetKey,
+    epoch: u64,
+    which: usize,
+}
+
+/// A change that a registry does once more.
+#[derive(Debug)]
+pub(crate) struct Repeat {
+    at: ServiceId,
+    change: Change,
+}
+
+const ACTIVATE: usize = 0;
+const DRAIN: usize = 1;
+const GO: usize = 2;
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        Self {
+            drains: DrainKind::Explicit,
+            keys: TargetKeys::Uid,
+            marks: true,
+            active_after: Some(Duration::ZERO),
+            active_as: TargetState::Active,
+            draining_after: Some(Duration::ZERO),
+            gone_after: Some(Duration::ZERO),
+            gone_when: None,
+            answers: Answers::all(Answer::Ok),
+            capacity: None,
+            batch: 100,
+            latency: Duration::ZERO,
+            list_lag: Duration::ZERO,
+            duplicates: None,
+            blocking: false,
+        }
+    }
+}
+
+impl Answers {
+    /// The same word for all.
+    pub(crate) fn all(answer: Answer) -> Self {
+        Self { register: answer, drain: answer, deregister: answer, list: answer }
+    }
+
+    fn of(self, operation: Operation) -> Answer {
+        match operation {
+            Operation::Register => self.register,
+            Operation::Drain => self.drain,
+            Operation::Deregister => self.deregister,
+        }
+    }
+}
+
+impl Behaviour {
+    /// When a target counts as gone.
+    pub(crate) fn gone_when(&self) -> GoneWhen {
+        self.gone_when.unwrap_or(match self.drains {
+            DrainKind::Explicit => GoneWhen::Absent,
+            DrainKind::ByDeregistering => GoneWhen::Draining,
+        })
+    }
+
+    fn key(&self, address: SocketAddr, owner: Option<&PodUid>) -> TargetKey {
+        match (self.keys, owner) {
+            (TargetKeys::Uid, Some(uid)) => TargetKey::Uid(uid.clone(), address.port()),
+            _ => TargetKey::Address(address),
+        }
+    }
+}
+
+impl Service {
+    /// What is held now.
+    pub(crate) fn snapshot(&mut self) -> Arc<Snapshot> {
+        let targets = &self.targets;
+        self.snapshot.get_or_insert_with(|| Arc::new(picture(targets))).clone()
+    }
+
+    fn touched(&mut self, now: Duration, keeps_history: bool) {
+        self.snapshot = None;
+        self.index += 1;
+        for waker in self.wakers.drain(..) {
+            waker.wake();
+        }
+        if keeps_history {
+            let snapshot = self.snapshot();
+            self.history.push((now, snapshot));
+        }
+    }
+
+    fn past(&mut self, at: Option<Duration>) -> Arc<Snapshot> {
+        let end = at.map_or(0, |at| self.history.partition_point(|(then, _)| *then <= at));
+        match (end, self.history.first()) {
+            (0, None) => self.snapshot(),
+            (0, Some(_)) => Arc::default(),
+            (end, _) => self.history[end - 1].1.clone(),
+        }
+    }
+
+    /// What a target of that pod at that address is held as.
+    pub(crate) fn held_by<'a>(&'a self, uid: &'a PodUid) -> impl Iterator<Item = &'a Held> {
+        self.targets.values().filter(move |held| held.owner.as_ref() == Some(uid))
+    }
+}
+
+fn picture(targets: &BTreeMap<TargetKey, Held>) -> Snapshot {
+    let seen = |held: &Held| Seen { address: held.address, owner: held.owner.clone(), cluster: held.cluster.clone(), state: held.state };
+    let mut all: Snapshot = targets.values().map(seen).collect();
+    all.sort_by_key(|one| one.address);
+    all
+}
+
+/// The part of a snapshot that stands at an address.
+pub(crate) fn at_address(snapshot: &Snapshot, address: SocketAddr) -> &[Seen] {
+    let from = snapshot.partition_point(|one| one.address < address);
+    let to = snapshot.partition_point(|one| one.address <= address);
+    &snapshot[from..to]
+}
+
+impl World {
+    /// The service of a registry, with the registry's behaviour; both exist from their first mention.
+    pub(crate) fn service(&mut self, id: &ServiceId) -> (&Behaviour, &mut Service) {
+        let state = self.registries.entry(id.registry.clone()).or_insert_with(|| SimRegistryState::new(Behaviour::default()));
+        (&state.behaviour, state.services.entry(id.service.clone()).or_default())
+    }
+
+    /// Puts a target there unasked.
+    pub(crate) fn hold(&mut self, id: &ServiceId, address: SocketAddr, owner: Option<(PodUid, Arc<str>)>, state: TargetState) {
+        self.tick();
+        let (behaviour, service) = self.service(id);
+        let (owner, cluster) = owner.unzip();
+        let key = behaviour.key(address, owner.as_ref());
+        service.targets.insert(key, Held { address, owner, cluster, state, drain_begun: false, deregistering: false, clocks: [None; 3] });
+        self.touched(id);
+    }
+
+    /// Takes targets away unasked.
+    pub(crate) fn lose(&mut self, id: &ServiceId, which: impl Fn(&Held) -> bool) {
+        self.tick();
+        let (_, service) = self.service(id);
+        let keys: Vec<TargetKey> = service.targets.iter().filter(|(_, held)| which(held)).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            self.remove(id, &key);
+        }
+    }
+
+    /// Changes states unasked.
+    pub(crate) fn set_state(&mut self, id: &ServiceId, state: TargetState, which: impl Fn(&Held) -> bool) {
+        self.tick();
+        let (_, service) = self.service(id);
+        let mut owners = Vec::new();
+        for held in service.targets.values_mut().filter(|held| which(held)) {
+            held.clocks = [None; 3];
+            held.drain_begun = false;
+            held.deregistering = false;
+            if held.state != state {
+                owners.extend(held.owner.clone());
+            }
+            held.state = state;
+        }
+        for owner in owners {
+            self.reached(id, Some(&owner), state);
+        }
+        self.touched(id);
+    }
+
+    fn touched(&mut self, id: &ServiceId) {
+        let now = self.now;
+        let keeps = self.registries.get(&id.registry).is_some_and(|state| state.keeps_history);
+        self.service(id).1.touched(now, keeps);
+    }
+
+    fn reached(&mut self, id: &ServiceId, owner: Option<&PodUid>, state: TargetState) {
+        let what = match state {
+            TargetState::Active => What::Active,
+            TargetState::Draining => What::Draining,
+            TargetState::Initial | TargetState::Unhealthy | TargetState::Unused => return,
+        };
+        if let Some(pod) = owner.and_then(|uid| self.pod_of_uid(uid)) {
+            self.milestone(pod, what, Some(id.registry.clone()));
+        }
+    }
+
+    fn remove(&mut self, id: &ServiceId, key: &TargetKey) {
+        let Some(held) = self.service(id).1.targets.remove(key) else { return };
+        self.let_go(id, &held);
+        self.touched(id);
+    }
+
+    fn let_go(&mut self, id: &ServiceId, held: &Held) {
+        if let Some(pod) = held.owner.as_ref().and_then(|uid| self.pod_of_uid(uid)) {
+            self.milestone(pod, What::Gone, Some(id.registry.clone()));
+        }
+    }
+
+    /// A clock of a target runs out, if it still runs.
+    pub(super) fn run_out(&mut self, clock: &TargetClock) {
+        let (_, service) = self.service(&clock.at);
+        let Some(held) = service.targets.get_mut(&clock.key).filter(|held| held.clocks[clock.which] == Some(clock.epoch)) else { return };
+        held.clocks[clock.which] = None;
+        self.tick();
+        self.strike(&clock.at, &clock.key, clock.which);
+    }
+
+    fn strike(&mut self, id: &ServiceId, key: &TargetKey, which: usize) {
+        if which == GO {
+            self.remove(id, key);
+            return;
+        }
+        let (behaviour, service) = self.service(id);
+        let state = if which == ACTIVATE { behaviour.active_as } else { TargetState::Draining };
+        let Some(held) = service.targets.get_mut(key) else { return };
+        held.state = state;
+        let owner = held.owner.clone();
+        self.reached(id, owner.as_ref(), state);
+        self.touched(id);
+    }
+
+    fn wind(&mut self, id: &ServiceId, key: &TargetKey, which: usize, after: Option<Duration>) {
+        match after {
+            None => {}
+            Some(Duration::ZERO) => self.strike(id, key, which),
+            Some(after) => {
+                let epoch = self.tick();
+                if let Some(held) = self.service(id).1.targets.get_mut(key) {
+                    held.clocks[which] = Some(epoch);
+                    let at = self.now + after;
+                    self.later(at, Agenda::Target(TargetClock { at: id.clone(), key: key.clone(), epoch, which }));
+                }
+            }
+        }
+    }
+
+    /// A registry does a change once more, unasked.
+    pub(super) fn repeat(&mut self, repeat: &Repeat) {
+        self.record.fault("change done twice");
+        let _ = self.effect(&repeat.at, &repeat.change);
+    }
+
+    /// The target that a change means, if it is held.
+    pub(crate) fn meant_target(&mut self, id: &ServiceId, change: &Change) -> Option<Held> {
+        let (behaviour, service) = self.service(id);
+        service.targets.get(&behaviour.key(change.address, Some(&change.uid))).cloned()
+    }
+
+    fn effect(&mut self, id: &ServiceId, change: &Change) -> Result<(), ChangeError> {
+        match change.operation {
+            Operation::Register => self.do_register(id, change),
+            Operation::Drain => self.do_drain(id, change),
+            Operation::Deregister => self.do_deregister(id, change),
+        }
+    }
+
+    fn do_register(&mut self, id: &ServiceId, change: &Change) -> Result<(), ChangeError> {
+        let (behaviour, service) = self.service(id);
+        let key = behaviour.key(change.address, Some(&change.uid));
+        let after = behaviour.active_after;
+        match service.targets.get(&key) {
+            Some(held)
+                if held.owner.as_ref() == Some(&change.uid)
+                    && held.address == change.address
+                    && held.state != TargetState::Draining
+                    && !held.deregistering =>
+            {
+                return Ok(());
+            }
+            None if behaviour.capacity.is_some_and(|capacity| service.targets.len() >= capacity) => {
+                return Err(ChangeError::Full("no more places".to_owned()));
+            }
+            _ => {}
+        }
+        let held = Held {
+            address: change.address,
+            owner: Some(change.uid.clone()),
+            cluster: Some(change.cluster.clone()),
+            state: TargetState::Initial,
+            drain_begun: false,
+            deregistering: false,
+            clocks: [None; 3],
+        };
+        let before = service.targets.insert(key.clone(), held);
+        if let Some(before) = before.filter(|before| before.owner.as_ref() != Some(&change.uid) || before.address != change.address) {
+            self.let_go(id, &before);
+        }
+        self.touched(id);
+        self.wind(id, &key, ACTIVATE, after);
+        Ok(())
+    }
+
+    fn do_drain(&mut self, id: &ServiceId, change: &Change) -> Result<(), ChangeError> {
+        let (behaviour, service) = self.service(id);
+        let key = behaviour.key(change.address, Some(&change.uid));
+        let (kind, after) = (behaviour.drains, behaviour.draining_after);
+        let Some(held) = service.targets.get_mut(&key) else { return Err(ChangeError::NotFound) };
+        if kind == DrainKind::ByDeregistering {
+            return Err(ChangeError::Refused("there is no drain here".to_owned()));
+        }
+        if held.state == TargetState::Draining || held.drain_begun || held.deregistering {
+            return Ok(());
+        }
+        held.drain_begun = true;
+        held.clocks[ACTIVATE] = None;
+        self.wind(id, &key, DRAIN, after);
+        Ok(())
+    }
+
+    fn do_deregister(&mut self, id: &ServiceId, change: &Change) -> Result<(), ChangeError> {
+        let (behaviour, service) = self.service(id);
+        let key = behaviour.key(change.address, Some(&change.uid));
+        let (kind, after) = (behaviour.drains, behaviour.gone_after);
+        let Some(held) = service.targets.get_mut(&key) else { return Err(ChangeError::NotFound) };
+        if held.deregistering {
+            return Ok(());
+        }
+        held.deregistering = true;
+        held.clocks[ACTIVATE] = None;
+        if kind == DrainKind::ByDeregistering && held.state != TargetState::Draining {
+            self.strike(id, &key, DRAIN);
+        }
+        self.wind(id, &key, GO, after);
+        Ok(())
+    }
+}
+
+impl SimRegistryState {
+    /// An empty registry.
+    pub(crate) fn new(behaviour: Behaviour) -> Self {
+        Self { behaviour, services: BTreeMap::new(), keeps_history: false }
+    }
+}
+
+/// The product's drivers, all simulated.
+#[derive(Clone)]
+pub(crate) struct SimDrivers {
+    shared: Arc<Shared>,
+    process: ProcessId,
+}
+
+impl SimDrivers {
+    /// The drivers of one process.
+    pub(crate) fn new(shared: Arc<Shared>, process: ProcessId) -> Self {
+        Self { shared, process }
+    }
+}
+
+impl Drivers for SimDrivers {
+    type Registry = SimRegistry;
+
+    fn open(&self, config: &RegistryConfig, _cluster: &Arc<str>) -> Result<Arc<SimRegistry>, OpenError> {
+        let name = config.name.clone();
+        self.shared.world().registries.entry(name.clone()).or_insert_with(|| SimRegistryState::new(Behaviour::default()));
+        Ok(Arc::new(SimRegistry { shared: self.shared.clone(), process: self.process, name }))
+    }
+}
+
+/// One registry, as one process reaches it.
+pub(crate) struct SimRegistry {
+    shared: Arc<Shared>,
+    process: ProcessId,
+    name: Arc<str>,
+}
+
+/// An answer on its way.
+struct Answered<T> {
+    at: Duration,
+    answer: Result<T, CallError>,
+}
+
+impl Registry for SimRegistry {
+    fn capabilities(&self) -> Capabilities {
+        let mut world = self.shared.world();
+        let behaviour = &world.registries.entry(self.name.clone()).or_insert_with(|| SimRegistryState::new(Behaviour::default())).behaviour;
+        Capabilities {
+            drain: behaviour.drains,
+            keys: behaviour.keys,
+            stamps: behaviour.marks,
+            blocking_read: behaviour.blocking,
+            batch: NonZeroUsize::new(behaviour.batch).unwrap_or(NonZeroUsize::MIN),
+            gone_when: behaviour.gone_when(),
+            poll: Duration::from_secs(5),
+        }
+    }
+
+    async fn list(&self, service: &str, wait: Option<Wait>) -> Result<Listing, CallError> {
+        let id = ServiceId::new(self.name.clone(), service);
+        if let Some(wait) = wait {
+            self.wait(&id, wait).await;
+        }
+        let asked = self.shared.world().ask(self.process, &id);
+        let Some((sent, sent_at, index, asked)) = asked else { return pending().await };
+        Sleep::until(&self.shared.exec, asked.at).await;
+        super::api::Yield::default().await;
+        let snapshot = match asked.answer {
+            Ok(snapshot) => snapshot,
+            Err(error) => {
+                if matches!(error, CallError::ServiceMissing(_)) {
+                    self.shared.world().receive(&id, sent, sent_at, Arc::default());
+                }
+                return Err(error);
+            }
+        };
+        let marks = self.shared.world().receive(&id, sent, sent_at, snapshot.clone());
+        let stamp = |one: &Seen| {
+            let (cluster, uid) = one.cluster.clone().zip(one.owner.clone()).filter(|_| marks)?;
+            Some(Stamp { cluster, uid })
+        };
+        let targets = snapshot.iter().map(|one| Listed { address: one.address, state: one.state, stamp: stamp(one) }).collect();
+        Ok(Listing { targets, index })
+    }
+
+    async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
+        let id = ServiceId::new(self.name.clone(), service);
+        let sent = self.shared.world().send(self.process, &id, changes);
+        let Some((sent, answered)) = sent else { return pending().await };
+        let keys = changes.iter().map(|change| (change.uid.clone(), change.address)).collect();
+        let mut flight = Flight { shared: &self.shared, id: &id, keys, sent };
+        Sleep::until(&self.shared.exec, answered.at).await;
+        super::api::Yield::default().await;
+        flight.land(changes, &answered.answer);
+        answered.answer
+    }
+
+    async fn drain_delay(&self, _service: &str) -> Result<Option<Duration>, CallError> {
+        Ok(None)
+    }
+}
+
+impl SimRegistry {
+    /// Waits until the service differs from that index, or the time is over.
+    async fn wait(&self, id: &ServiceId, wait: Wait) {
+        let until = self.shared.exec.now() + wait.at_most;
+        let differs = Differs { shared: &self.shared, id, index: wait.index };
+        futures_util::future::select(differs, Sleep::until(&self.shared.exec, until)).await;
+    }
+}
+
+struct Differs<'a> {
+    shared: &'a Shared,
+    id: &'a ServiceId,
+    index: u64,
+}
+
+impl Future for Differs<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut world = self.shared.world();
+        let (behaviour, service) = world.service(self.id);
+        if !behaviour.blocking || service.index != self.index {
+            return Poll::Ready(());
+        }
+        if !service.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+            service.wakers.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+/// Changes that were sent and not answered; given up when dropped.
+struct Flight<'a> {
+    shared: &'a Arc<Shared>,
+    id: &'a ServiceId,
+    keys: Vec<(PodUid, SocketAddr)>,
+    sent: u64,
+}
+
+impl Flight<'_> {
+    fn land(&mut self, changes: &[Change], answer: &Result<Vec<Result<(), ChangeError>>, CallError>) {
+        let mut world = self.shared.world();
+        let seq = world.tick();
+        let (_, service) = world.service(self.id);
+        for (index, key) in self.keys.iter().enumerate() {
+            let Some(track) = service.tracks.get_mut(key).filter(|track| track.sent == self.sent) else { continue };
+            track.in_flight = None;
+            track.answered = seq;
+            let result = answer.as_ref().map(|results| &results[index]);
+            let done = matches!(result, Ok(Ok(())));
+            let operation = changes[index].operation;
+            track.accepted = operation == Operation::Register && done;
+            track.deregistered = operation == Operation::Deregister && done;
+            track.absent = operation != Operation::Register
+                && (matches!(result, Ok(Err(ChangeError::NotFound))) || matches!(result, Err(CallError::ServiceMissing(_))));
+        }
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        let mut world = self.shared.world();
+        let (_, service) = world.service(self.id);
+        for key in &self.keys {
+            if let Some(track) = service.tracks.get_mut(key).filter(|track| track.sent == self.sent) {
+                track.in_flight = None;
+            }
+        }
+    }
+}
+
+impl World {
+    /// A listing was received; whether it shows marks.
+    fn receive(&mut self, id: &ServiceId, sent: u64, sent_at: Duration, snapshot: Arc<Snapshot>) -> bool {
+        let received = self.tick();
+        let received_at = self.now;
+        let (behaviour, service) = self.service(id);
+        if service.received.len() == LISTINGS {
+            service.received.pop_front();
+        }
+        service.received.push_back(Received { sent, sent_at, received, received_at, snapshot });
+        behaviour.marks
+    }
+
+    /// When an answer to what is sent now arrives; `None`: never within the product's patience.
+    fn arrival(&mut self, latency: Duration) -> Option<Duration> {
+        let now = self.now;
+        let slow = self.noise.as_mut().filter(|noise| noise.until > now).map_or(0, |noise| noise.random.below(noise.slow + 1));
+        let latency = latency + Duration::from_millis(slow);
+        (latency < CALL_TIMEOUT).then(|| now + latency)
+    }
+
+    /// A `list` request is sent; `None` where the process is dead.
+    #[expect(clippy::type_complexity, reason = "one caller takes it apart at once")]
+    fn ask(&mut self, process: ProcessId, id: &ServiceId) -> Option<(u64, Duration, Option<u64>, Answered<Arc<Snapshot>>)> {
+        self.count_request();
+        if !self.processes[process].alive {
+            return None;
+        }
+        let sent = self.tick();
+        let now = self.now;
+        self.record.requests.push(Request { at: now, registry: id.registry.clone(), service: id.service.clone(), apply: false });
+        let (behaviour, service) = self.service(id);
+        let (answer, lag, latency) = (behaviour.answers.list, behaviour.list_lag, behaviour.latency);
+        let index = behaviour.blocking.then_some(service.index);
+        let snapshot = if lag == Duration::ZERO { service.snapshot() } else { service.past(now.checked_sub(lag)) };
+        let arrival = self.arrival(latency);
+        self.met(answer);
+        let answered = match (answer, arrival) {
+            (Answer::Unavailable, _) => Answered { at: now, answer: Err(CallError::Unavailable("connection refused".to_owned())) },
+            (Answer::Timeout | Answer::Lost, _) | (_, None) => Answered { at: now + CALL_TIMEOUT, answer: Err(CallError::Timeout) },
+            (Answer::Ok, Some(at)) => Answered { at, answer: Ok(snapshot) },
+            (Answer::Throttled, Some(at)) => Answered { at, answer: Err(CallError::Throttled("slow down".to_owned())) },
+            (Answer::Denied, Some(at)) => Answered { at, answer: Err(CallError::Denied("not allowed".to_owned())) },
+            (Answer::Missing, Some(at)) => Answered { at, answer: Err(CallError::ServiceMissing(id.service.to_string())) },
+        };
+        Some((sent, now, index, answered))
+    }
+
+    fn met(&mut self, answer: Answer) {
+        let name = match answer {
+            Answer::Ok => return,
+            Answer::Throttled => "registry throttled",
+            Answer::Unavailable => "registry unavailable",
+            Answer::Denied => "registry denied",
+            Answer::Timeout => "registry silent, change not done",
+            Answer::Lost => "registry silent, change done",
+            Answer::Missing => "service missing",
+        };
+        self.record.fault(name);
+    }
+
+    /// An `apply` request is sent; `None` where the process is dead.
+    #[expect(clippy::type_complexity, reason = "one caller takes it apart at once")]
+    fn send(&mut self, process: ProcessId, id: &ServiceId, changes: &[Change]) -> Option<(u64, Answered<Vec<Result<(), ChangeError>>>)> {
+        self.count_request();
+        let owner = |world: &World, change: &Change| world.pod_of_uid(&change.uid);
+        let sets_off = |world: &World, trap: &super::Trap| {
+            changes.iter().any(|change| {
+                let handle = owner(world, change).map_or("", |pod| &*world.pods[pod].handle);
+                trap.on == Trigger::Change(change.operation) && meant(trap.pods.as_deref(), handle)
+            })
+        };
+        if !self.processes[process].alive || self.sprung(process, true, sets_off) {
+            return None;
+        }
+        let sent = self.tick();
+        let now = self.now;
+        self.record.requests.push(Request { at: now, registry: id.registry.clone(), service: id.service.clone(), apply: true });
+        for change in changes {
+            let pod = owner(self, change);
+            let (registry, service, operation) = (id.registry.clone(), id.service.clone(), change.operation);
+            self.record.calls.push(Call { at: now, operation, pod, registry: registry.clone(), service });
+            if let Some(pod) = pod {
+                self.milestone(pod, What::Sent(operation), Some(registry));
+            }
+        }
+        let behaviour = self.service(id).0;
+        let (answers, latency, duplicates) = (behaviour.answers, behaviour.latency, behaviour.duplicates);
+        let too_many = changes.len() > behaviour.batch;
+        let words: Vec<Answer> = changes.iter().map(|change| answers.of(change.operation)).collect();
+        for word in &words {
+            self.met(*word);
+        }
+        if words.contains(&Answer::Unavailable) {
+            return Some((sent, Answered { at: now, answer: Err(CallError::Unavailable("connection refused".to_owned())) }));
+        }
+        let silent = words.iter().any(|word| matches!(word, Answer::Timeout | Answer::Lost));
+        let arrival = self.arrival(latency).filter(|_| !silent);
+        let answered_at = arrival.unwrap_or(now + CALL_TIMEOUT);
+        let mut results = Vec::with_capacity(changes.len());
+        for (change, word) in changes.iter().zip(&words) {
+            self.judge_change(process, id, change);
+            self.track(process, id, change, sent, answered_at);
+            results.push(self.answer_change(id, change, if too_many { Answer::Denied } else { *word }, duplicates));
+        }
+        if self.sprung(process, false, sets_off) {
+            return None;
+        }
+        let answer = match arrival {
+            None => Err(CallError::Timeout),
+            Some(_) if too_many => Err(CallError::Failed("too many changes in one request".to_owned())),
+            Some(_) if words.iter().all(|word| *word == Answer::Missing) => Err(CallError::ServiceMissing(id.service.to_string())),
+            Some(_) => Ok(results),
+        };
+        Some((sent, Answered { at: answered_at, answer }))
+    }
+
+    fn answer_change(&mut self, id: &ServiceId, change: &Change, word: Answer, duplicates: Option<Duration>) -> Result<(), ChangeError> {
+        match word {
+            Answer::Ok | Answer::Lost => {
+                let done = self.effect(id, change);
+                if let (Ok(()), Some(after)) = (&done, duplicates) {
+                    self.later(self.now + after, Agenda::Duplicate(Repeat { at: id.clone(), change: change.clone() }));
+                }
+                done
+            }
+            Answer::Throttled => Err(ChangeError::Throttled("slow down".to_owned())),
+            Answer::Denied => Err(ChangeError::Denied("not allowed".to_owned())),
+            Answer::Missing if change.operation == Operation::Register => Err(ChangeError::Refused("no such service".to_owned())),
+            Answer::Missing => Err(ChangeError::NotFound),
+            Answer::Timeout | Answer::Unavailable => Err(ChangeError::Refused("not done".to_owned())),
+        }
+    }
+
+    fn track(&mut self, process: ProcessId, id: &ServiceId, change: &Change, sent: u64, answered_at: Duration) {
+        if change.operation == Operation::Register
+            && let Some(pod) = self.pod_of_uid(&change.uid)
+        {
+            self.pods[pod].registered.insert((id.clone(), change.address));
+        }
+        let in_flight = Some((process, self.now + CALL_TIMEOUT));
+        let track = Track { sent, answered: sent, answered_at, in_flight, accepted: false, absent: false, deregistered: false };
+        self.service(id).1.tracks.insert((change.uid.clone(), change.address), track);
+    }
+}
