@@ -142,7 +142,10 @@ impl Exec {
     /// Guards against a loop that never even returns to the executor.
     fn look(&self) {
         let looks = self.looks.fetch_add(1, Ordering::Relaxed);
-        assert!(looks < LOOKS_IN_AN_INSTANT, "more than {LOOKS_IN_AN_INSTANT} looks at the clock in one instant: the product does not come to rest");
+        assert!(
+            looks < LOOKS_IN_AN_INSTANT,
+            "more than {LOOKS_IN_AN_INSTANT} looks at the clock in one instant: the product does not come to rest"
+        );
     }
 
     /// Ends a process as soon as the task that runs now has returned.

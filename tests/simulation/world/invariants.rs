@@ -217,7 +217,9 @@ impl World {
         let believed = believed.filter(|ready| ready.status).and_then(|ready| ready.since);
         let waited = |limit: Duration| {
             pod.ready_since.is_some_and(|since| self.since(since) >= limit)
-                || believed.is_some_and(|since| self.exec.wall().duration_since(since) >= jiff::SignedDuration::try_from(limit).unwrap_or_default())
+                || believed.is_some_and(|since| {
+                    self.exec.wall().duration_since(since) >= jiff::SignedDuration::try_from(limit).unwrap_or_default()
+                })
         };
         let opened =
             self.in_force().any(|one| one.registration.on_gate_timeout == OnGateTimeout::Open && waited(one.registration.gate_timeout));
