@@ -31,8 +31,38 @@ pub enum Command {
     /// Break glass: let pods go, so that Lockstep holds nothing of them any more.
     Release(ReleaseArgs),
     /// Run the small durable registry of the http contract.
+    ///
+    /// It keeps services (sets of endpoints) and their targets (address, port and pod UID) in one file, and answers over plain HTTP
+    /// with JSON. A proxy, a script or a person reads a listing, at once or when it changes; Lockstep writes it.
+    /// A write that was answered survives a crash. The whole contract is docs/registry-http.openapi.yaml.
+    #[command(after_long_help = REGISTRY_EXAMPLES)]
     Registry(RegistryArgs),
 }
+
+/// What `lockstep registry --help` teaches.
+const REGISTRY_EXAMPLES: &str = "\
+Try it:
+  lockstep registry --listen 127.0.0.1:8080 --store ./registry.redb --log-format text
+
+  # put a target in, as Lockstep would (200 again if it is there already)
+  curl -X PUT -H 'Content-Type: application/json' -d '{\"state\":\"active\",\"cluster\":\"dev\"}' \\
+    http://127.0.0.1:8080/v1/services/web/targets/10.1.2.3:8080/POD-UID
+  # what is in, and then: wait until that changes (INDEX is in the last answer)
+  curl http://127.0.0.1:8080/v1/services/web/targets
+  curl 'http://127.0.0.1:8080/v1/services/web/targets?wait=30s&index=INDEX'
+  # drain it, take it out
+  curl -X PUT -H 'Content-Type: application/json' -d '{\"state\":\"draining\"}' \\
+    http://127.0.0.1:8080/v1/services/web/targets/10.1.2.3:8080/POD-UID
+  curl -X DELETE http://127.0.0.1:8080/v1/services/web/targets/10.1.2.3:8080/POD-UID
+
+See pods wait: hold every acknowledgement back, then let them go
+  curl -X PUT -H 'Content-Type: application/json' -d '{\"hold\":true}' http://127.0.0.1:8080/v1/behaviour
+  curl -X PUT -H 'Content-Type: application/json' -d '{}' http://127.0.0.1:8080/v1/behaviour
+
+Let Lockstep use it, in its ConfigMap:
+  registries:
+    - name: first
+      http: { url: \"http://HOST:8080\" }";
 
 /// How logs look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -93,6 +123,15 @@ pub struct ServeArgs {
     /// MutatingWebhookConfiguration whose caBundle we keep.
     #[arg(long, env = "LOCKSTEP_WEBHOOK_CONFIGURATION", default_value = "lockstep", value_name = "NAME")]
     pub webhook_configuration: String,
+    /// Seconds that a CA lives, instead of a year; for tests of its renewal.
+    #[arg(long, env = "LOCKSTEP_CA_LIFE", hide = true, value_name = "SECONDS")]
+    pub ca_life: Option<u64>,
+    /// Seconds that a serving certificate lives, instead of a week; for tests of its renewal.
+    #[arg(long, env = "LOCKSTEP_CERTIFICATE_LIFE", hide = true, value_name = "SECONDS")]
+    pub certificate_life: Option<u64>,
+    /// Seconds that a new CA is trusted before it issues, instead of an hour; for tests of its renewal.
+    #[arg(long, env = "LOCKSTEP_CA_OVERLAP", hide = true, value_name = "SECONDS")]
+    pub ca_overlap: Option<u64>,
     /// Folder with credential files that the configuration names.
     #[arg(long, env = "LOCKSTEP_CREDENTIALS", default_value = "/etc/lockstep/credentials", value_name = "DIR")]
     pub credentials: PathBuf,
@@ -173,9 +212,12 @@ pub struct RegistryArgs {
     /// File of the durable store.
     #[arg(long, env = "LOCKSTEP_REGISTRY_STORE", default_value = "/var/lib/lockstep/registry.redb", value_name = "FILE")]
     pub store: PathBuf,
-    /// File with the bearer token that callers must show; without it every caller is let in.
+    /// File with the bearer tokens that callers must show, one a line; without it every caller is let in.
     #[arg(long, env = "LOCKSTEP_REGISTRY_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// Take targets only for services that were made with a PUT; without it a service is there once somebody names it.
+    #[arg(long, env = "LOCKSTEP_REGISTRY_REQUIRE_SERVICES")]
+    pub require_services: bool,
     /// Logging.
     #[command(flatten)]
     pub log: LogArgs,

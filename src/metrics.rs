@@ -3,33 +3,97 @@
 //! Dashboards, alerts and `docs/metrics.md` speak of these names; a test holds the page against this file.
 //!
 //! Invariant: labels have few values, all from closed sets or from the configuration.
+//! Invariant: every metric is registered through [`Catalog`], so that none is missing on the page.
 //! Absent on purpose: the HTTP route (`probes`).
 
+pub mod admission;
 pub mod reconcile;
 
 use prometheus_client::encoding::text::encode;
-use prometheus_client::registry::Registry;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::{MetricType, TypedMetric};
+use prometheus_client::registry::{Metric, Registry};
+
+use admission::AdmissionMetrics;
+use reconcile::ReconcileMetrics;
 
 /// The metrics of one process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Metrics {
-    /// The reconciler's.
-    pub reconcile: reconcile::ReconcileMetrics,
+    /// The webhook.
+    pub admission: AdmissionMetrics,
+    /// The reconciler.
+    pub reconcile: ReconcileMetrics,
+    /// Webhook connections that are open.
+    pub connections: Gauge,
+    /// When the certificate that is served ends, in seconds since 1970.
+    pub certificate_expiry: Gauge,
+    catalog: Catalog,
+}
+
+/// Names, types and help of the metrics, and the registry that writes them out.
+#[derive(Debug, Default)]
+pub struct Catalog {
     registry: Registry,
+    described: Vec<Described>,
+}
+
+/// One line of `docs/metrics.md`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// The name as Prometheus shows it.
+    pub name: String,
+    /// `counter`, `gauge` or `histogram`.
+    pub kind: &'static str,
+    /// What it tells.
+    pub help: &'static str,
 }
 
 impl Metrics {
     /// All metrics at zero.
     pub fn new() -> Self {
-        let mut metrics = Self::default();
-        metrics.reconcile.register(&mut metrics.registry);
-        metrics
+        let mut catalog = Catalog::default();
+        let build: Family<Vec<(&str, &str)>, Gauge> = catalog.add("lockstep_build_info", "Version of this program", Family::default());
+        build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION"))]).set(1);
+        Self {
+            admission: AdmissionMetrics::new(&mut catalog),
+            reconcile: ReconcileMetrics::new(&mut catalog),
+            connections: catalog.add("lockstep_webhook_connections", "Webhook connections that are open", Gauge::default()),
+            certificate_expiry: catalog.add(
+                "lockstep_certificate_expiry_timestamp_seconds",
+                "When the certificate that is served ends, in seconds since 1970",
+                Gauge::default(),
+            ),
+            catalog,
+        }
+    }
+
+    /// Every metric there is.
+    pub fn described(&self) -> &[Described] {
+        &self.catalog.described
     }
 
     /// The exposition in the OpenMetrics text format.
     pub fn encode(&self) -> String {
         let mut text = String::new();
-        encode(&mut text, &self.registry).expect("writing into a String cannot fail");
+        encode(&mut text, &self.catalog.registry).expect("writing into a String cannot fail");
         text
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Catalog {
+    /// Registers `metric`; the `_total` of a counter is added here and must not be part of `name`.
+    pub fn add<M: Metric + TypedMetric + Clone>(&mut self, name: &str, help: &'static str, metric: M) -> M {
+        let suffix = if M::TYPE == MetricType::Counter { "_total" } else { "" };
+        self.described.push(Described { name: format!("{name}{suffix}"), kind: M::TYPE.as_str(), help });
+        self.registry.register(name, help, metric.clone());
+        metric
     }
 }

@@ -49,5 +49,9 @@ pub const DEBTS_KEY: &str = "debts";
 pub const LAST_GOOD_CONFIG_MAP: &str = "lockstep-last-good";
 /// Lease that names the replica that reconciles.
 pub const LEASE: &str = "lockstep";
+/// Path of the mutating webhook.
+pub const MUTATE_PATH: &str = "/mutate";
+/// Path of the validating webhook of our ConfigMap.
+pub const VALIDATE_PATH: &str = "/validate";
 /// `reportingComponent` of our Events and field manager of our writes.
 pub const COMPONENT: &str = "lockstep";

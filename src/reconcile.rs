@@ -15,6 +15,7 @@ mod debts;
 mod events;
 mod execute;
 pub mod input;
+pub mod kubernetes;
 mod leading;
 pub mod limits;
 mod look;
@@ -22,6 +23,7 @@ pub mod pods;
 pub mod service;
 pub mod settings;
 mod sweep;
+pub mod tokio_clock;
 pub mod watch;
 
 use std::future::Future;

@@ -6,7 +6,14 @@
 //! Invariant: an error says for certain that nothing left ([`CallError::Unavailable`]) or leaves it open; nothing in between.
 //! Absent on purpose: when to call (`reconcile`), what a state means for a pod (`registration`).
 
+pub mod credentials;
+pub mod delays;
+pub mod driver;
+pub mod endpoint;
+pub mod haproxy;
 pub mod http;
+pub mod reach;
+pub mod text;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -68,7 +75,7 @@ pub enum DrainKind {
 /// What tells two targets of one service apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetKeys {
-    /// Pod UID and port.
+    /// Address, port and pod UID: a change names one incarnation, and two may have one address.
     Uid,
     /// Address and port: whoever registers last owns it.
     Address,

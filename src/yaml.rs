@@ -6,6 +6,9 @@
 //! Invariant: a number keeps the characters it was written with.
 //! Absent on purpose: comments and styles (they are gone afterwards), custom tags, what any key means.
 
+pub mod json;
+pub mod print;
+
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
@@ -104,6 +107,43 @@ impl Node {
     pub fn entry(&self, key: &str) -> Option<&Node> {
         match &self.value {
             Value::Map(entries) => entries.iter().rev().find(|entry| entry.key == key).map(|entry| &entry.value),
+            _ => None,
+        }
+    }
+
+    /// The value at a JSON pointer, to be changed; of a key that stands twice the last one.
+    pub fn pointed_mut(&mut self, pointer: &str) -> Option<&mut Node> {
+        let steps = pointer.strip_prefix('/').map(|steps| steps.split('/')).into_iter().flatten();
+        steps.map(|step| step.replace("~1", "/").replace("~0", "~")).try_fold(self, |node, step| match &mut node.value {
+            Value::Map(entries) => entries.iter_mut().rev().find(|entry| entry.key == step).map(|entry| &mut entry.value),
+            Value::List(items) => items.get_mut(step.parse::<usize>().ok()?),
+            _ => None,
+        })
+    }
+
+    /// Where a path such as `bindings[0].drain` stands, or the innermost part of it that is there.
+    pub fn nearest_to(&self, path: &str) -> Position {
+        let mut node = self;
+        for step in path.split(['.', '[', ']']).filter(|step| !step.is_empty()) {
+            let next = match &node.value {
+                Value::List(items) => step.parse().ok().and_then(|index: usize| items.get(index)),
+                _ => node.entry(step),
+            };
+            let Some(next) = next else { break };
+            node = next;
+        }
+        node.at
+    }
+
+    /// Where a key stands for the second time in its mapping, and the key.
+    pub fn repeated_key(&self) -> Option<(Position, &str)> {
+        match &self.value {
+            Value::Map(entries) => {
+                let mut known = HashSet::new();
+                let repeated = entries.iter().find(|entry| !known.insert(&entry.key)).map(|entry| (entry.at, &*entry.key));
+                repeated.or_else(|| entries.iter().find_map(|entry| entry.value.repeated_key()))
+            }
+            Value::List(items) => items.iter().find_map(Self::repeated_key),
             _ => None,
         }
     }

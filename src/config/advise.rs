@@ -35,7 +35,6 @@ pub fn advise(configuration: &Configuration) -> Vec<Advice> {
     let mut advice = Vec::new();
     injection(configuration, &mut advice);
     registration(configuration, &mut advice);
-    registries(configuration, &mut advice);
     for (i, binding) in configuration.bindings.iter().enumerate() {
         let path = format!("bindings[{i}]");
         selection(configuration, binding, &path, &mut advice);
@@ -78,14 +77,6 @@ fn registration(configuration: &Configuration, advice: &mut Vec<Advice>) {
     if registration.panic_threshold == 0 {
         let reason = "0% lets a probe that fails everywhere empty a load balancer down to its last target";
         say(advice, "registration.panicThreshold", reason, "50%");
-    }
-}
-
-fn registries(configuration: &Configuration, advice: &mut Vec<Advice>) {
-    for (i, registry) in configuration.registries.iter().enumerate() {
-        if !configuration.bindings.iter().any(|binding| binding.service.registry == registry.name) {
-            say(advice, format!("registries[{i}]"), "no binding uses it", "bind something to it, or leave it out");
-        }
     }
 }
 

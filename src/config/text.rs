@@ -23,7 +23,7 @@ const UNITS: [(&str, u64); 7] =
 const HOUR: u64 = 3_600_000_000_000;
 
 /// A duration as Go and Kubernetes write it: numbers with units, as in `1m30s`, `1.5s`, `500ms`; a bare `0` is nothing.
-pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
+pub fn duration(text: &str) -> Result<Duration, &'static str> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }

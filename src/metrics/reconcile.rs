@@ -10,10 +10,11 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
+
+use super::Catalog;
 
 /// The reconciler's metrics.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ReconcileMetrics {
     /// Uses of an exception to the two invariants, once a pod.
     pub exceptions: Family<ReasonLabel, Counter<u64, AtomicU64>>,
@@ -72,33 +73,24 @@ pub struct CallLabels {
 }
 
 impl ReconcileMetrics {
-    /// Puts them into `registry`.
-    pub(super) fn register(&self, registry: &mut Registry) {
-        let mut name = |name: &str, help: &str, metric: Metric| match metric {
-            Metric::Gauge(gauge) => registry.register(format!("lockstep_{name}"), help, gauge),
-            Metric::Reasons(family) => registry.register(format!("lockstep_{name}"), help, family),
-            Metric::Outcomes(family) => registry.register(format!("lockstep_{name}"), help, family),
-            Metric::Calls(family) => registry.register(format!("lockstep_{name}"), help, family),
-            Metric::Registries(family) => registry.register(format!("lockstep_{name}"), help, family),
-        };
-        name("exceptions", "Pods let through or let go without the registry's acknowledgement", Metric::Reasons(self.exceptions.clone()));
-        name("held_pods", "Pods held beyond gateTimeout or drainTimeout", Metric::Gauge(self.held_pods.clone()));
-        name("adopted_pods", "Managed pods without the readiness gate", Metric::Gauge(self.adopted_pods.clone()));
-        name("managed_pods", "Pods that are taken care of", Metric::Gauge(self.managed_pods.clone()));
-        name("debts", "Claims whose pods are gone", Metric::Gauge(self.debts.clone()));
-        name("config_valid", "Whether the newest configuration is in force", Metric::Gauge(self.config_valid.clone()));
-        name("leader", "Whether this replica reconciles", Metric::Gauge(self.leader.clone()));
-        name("registry_calls", "Calls to registries", Metric::Calls(self.registry_calls.clone()));
-        name("registry_down", "Whether a registry cannot be reached", Metric::Registries(self.registry_down.clone()));
-        name("pod_writes", "Writes to pods", Metric::Outcomes(self.pod_writes.clone()));
-        name("pod_transitions", "Changes of a pod's state", Metric::Reasons(self.transitions.clone()));
+    /// All at zero, in the catalog.
+    pub(super) fn new(catalog: &mut Catalog) -> Self {
+        Self {
+            exceptions: catalog.add(
+                "lockstep_exceptions",
+                "Pods let through or let go without the registry's acknowledgement",
+                Family::default(),
+            ),
+            held_pods: catalog.add("lockstep_held_pods", "Pods held beyond gateTimeout or drainTimeout", Gauge::default()),
+            adopted_pods: catalog.add("lockstep_adopted_pods", "Managed pods without the readiness gate", Gauge::default()),
+            managed_pods: catalog.add("lockstep_managed_pods", "Pods that are taken care of", Gauge::default()),
+            debts: catalog.add("lockstep_debts", "Claims whose pods are gone", Gauge::default()),
+            config_valid: catalog.add("lockstep_config_valid", "Whether the newest configuration is in force", Gauge::default()),
+            leader: catalog.add("lockstep_leader", "Whether this replica reconciles", Gauge::default()),
+            registry_calls: catalog.add("lockstep_registry_calls", "Calls to registries", Family::default()),
+            registry_down: catalog.add("lockstep_registry_down", "Whether a registry cannot be reached", Family::default()),
+            pod_writes: catalog.add("lockstep_pod_writes", "Writes to pods", Family::default()),
+            transitions: catalog.add("lockstep_pod_transitions", "Changes of a pod's state", Family::default()),
+        }
     }
-}
-
-enum Metric {
-    Gauge(Gauge),
-    Reasons(Family<ReasonLabel, Counter<u64, AtomicU64>>),
-    Outcomes(Family<OutcomeLabel, Counter<u64, AtomicU64>>),
-    Calls(Family<CallLabels, Counter<u64, AtomicU64>>),
-    Registries(Family<RegistryLabel, Gauge>),
 }

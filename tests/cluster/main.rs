@@ -1,1 +1,70 @@
-//! TBD.
+//! Tests on a real Kubernetes with a real node, each told as a story.
+//!
+//! What a mock believes of the API server and the kubelet is worth little here; so the chart is installed by a real helm, the program
+//! runs as a pod, and real containers are stopped by a real kubelet. All stories share one cluster and one install, each in a namespace
+//! and a service of its own; those that take Lockstep down come afterwards, one after the other.
+//!
+//! Invariant: nothing that was started outlives this process, however it ends.
+//! Absent on purpose: timed budgets (the bench measures), faults that a real cluster shows too seldom (the simulation).
+#![expect(clippy::disallowed_methods, reason = "tests look at the clock, at their arguments and at the environment")]
+#![expect(clippy::print_stderr, reason = "outside of a test there is nobody else to tell")]
+
+mod cluster;
+mod ground;
+mod registry;
+mod stories;
+mod world;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use cluster::Cluster;
+use ground::Entered;
+use libtest_mimic::{Arguments, Trial};
+use world::World;
+
+/// Stories told at once; they wait far more than they compute.
+const AT_ONCE: usize = 8;
+
+/// A test: it panics where the story does not go as it should.
+type Story = (&'static str, fn(&World));
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    let named = |(name, _): &Story| Trial::test(*name, || Ok(()));
+    let all: Vec<Trial> = stories::TOGETHER.iter().chain(stories::ALONE).map(named).collect();
+    if arguments.list || all.iter().all(|story| arguments.is_filtered_out(story)) {
+        return libtest_mimic::run(&arguments, all).exit_code();
+    }
+    match ground::enter(1) {
+        Entered::Impossible(why) => {
+            eprintln!("cluster tests are left out: {why}");
+            ExitCode::SUCCESS
+        }
+        Entered::Over(code) => code,
+        Entered::Inside(ground) => {
+            let world = Arc::new(World::install(Cluster::connect(ground)));
+            arguments.test_threads.get_or_insert(AT_ONCE);
+            let together = tell(&world, &arguments, stories::TOGETHER);
+            arguments.test_threads = Some(1);
+            let alone = tell(&world, &arguments, stories::ALONE);
+            if together && alone { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// Whether all of them went well.
+fn tell(world: &Arc<World>, arguments: &Arguments, stories: &[Story]) -> bool {
+    let trial = |&(name, story): &Story| {
+        let world = Arc::clone(world);
+        Trial::test(name, move || {
+            story(&world);
+            Ok(())
+        })
+    };
+    let passed = !libtest_mimic::run(arguments, stories.iter().map(trial).collect()).has_failed();
+    if !passed {
+        world.record();
+    }
+    passed
+}

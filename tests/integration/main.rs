@@ -1,1 +1,18 @@
-//! TBD.
+//! Tests of parts against each other and against real neighbours, without Kubernetes; one binary, so that it links once.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helper functions too")]
+
+mod admission_cases;
+mod admission_checks;
+mod authority;
+mod haproxy_process;
+mod metrics;
+mod registry_conformance;
+mod registry_conformance_grounds;
+mod registry_ground;
+mod registry_haproxy;
+mod registry_http;
+mod registry_openapi;
+mod registry_server;
+mod server;
+mod tidy;

@@ -40,6 +40,8 @@ pub(crate) struct Pod {
     pub(crate) forced: Option<Moment>,
     pub(crate) ended: Option<Moment>,
     terminated: usize,
+    /// When its labels last changed.
+    pub(crate) labelled: Duration,
     /// When the last container that counts was seen to end.
     pub(crate) finished: Option<jiff::Timestamp>,
     pub(crate) node: Option<Arc<str>>,
@@ -287,6 +289,7 @@ impl World {
             ended: None,
             finished: None,
             terminated: 0,
+            labelled: moment.at,
             node: new.node,
             phase: Phase::Pending,
             ips: Vec::new(),
@@ -310,6 +313,9 @@ impl World {
         self.by_uid.insert(uid, id);
         self.by_handle.insert(new.handle, id);
         self.tick();
+        if self.seeded {
+            self.note_shared_address(id);
+        }
         self.publish(id, false);
         true
     }
@@ -325,7 +331,11 @@ impl World {
         let pod = &mut self.pods[id];
         let gate = pod.gate.as_ref().map(|gate| gate.status);
         let finalizer = pod.finalizer;
+        let (ips, is_live, labels) = (pod.ips.clone(), pod.is_live(), pod.labels.clone());
         write(pod, moment);
+        if pod.labels != labels {
+            pod.labelled = moment.at;
+        }
         pod.version = version;
         settle(pod, moment);
         pod.view = Arc::new(pod.look());
@@ -342,7 +352,18 @@ impl World {
             self.milestone(id, if now_finalizer { What::FinalizerAdded } else { What::FinalizerRemoved }, None);
         }
         self.tick();
+        if self.seeded && (self.pods[id].ips != ips || !is_live) {
+            self.note_shared_address(id);
+        }
         if reaped { self.reap(id, was_managed) } else { self.publish(id, was_managed) }
+    }
+
+    /// Whether two pods that serve have one address: no cluster does that.
+    fn note_shared_address(&mut self, id: PodId) {
+        let pod = &self.pods[id];
+        let shared = pod.is_live()
+            && self.objects().any(|other| other.uid != pod.uid && other.is_live() && other.ips.iter().any(|ip| pod.ips.contains(ip)));
+        self.impossible |= shared;
     }
 
     /// Takes the object away, whatever holds it.

@@ -1,0 +1,67 @@
+# The front door. `make help` says what there is; every target installs what it needs, once.
+
+# One kind of build for all: static, as the image ships it, so that nothing is compiled twice.
+HOST := $(shell rustc -vV | sed -n 's/^host: //p')
+export CARGO_BUILD_TARGET := $(HOST)
+export RUSTFLAGS := -C target-feature=+crt-static
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
+DENY := $(CACHE)/lockstep-tools/cargo-deny-0.20.2/bin/cargo-deny
+STEP := .ci/step
+# only root can run a cluster
+ROOT := $(filter 0,$(shell id -u))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-long simulate scenarios fmt lint audit image packages programs clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+demo: packages programs image ## a real cluster, a real rollout, narrated; KEEP=1 leaves the cluster up
+	@KEEP=$(KEEP) tests/cluster/demo target/image/lockstep
+
+test: packages programs ## all tests, those on a real cluster included
+	@$(STEP) "compile the tests" cargo test --locked --no-run
+	@$(STEP) "run the tests" cargo test --locked --no-fail-fast
+
+test-long: test ## what repeats and soaks, for an hour or so
+	@$(STEP) "many random worlds" env LOCKSTEP_SEEDS=20000 cargo test --locked --test simulation seeds
+	@for round in 1 2 3; do $(STEP) "cluster tests, again ($$round)" cargo test --locked --test cluster || exit 1; done
+
+simulate: ## random worlds of the simulation; SEEDS=5000 runs so many, SEED=7 replays one
+	@LOCKSTEP_SEEDS=$(SEEDS) LOCKSTEP_SEED=$(SEED) cargo test --locked --test simulation seeds
+
+scenarios: ## the scenario files, run by the simulation; DIR=folder runs others
+	@LOCKSTEP_SCENARIOS=$(DIR) cargo test --locked --test simulation scenarios
+
+fmt: ## format the code
+	@cargo fmt
+
+lint: packages $(DENY) ## formatting, clippy, licences and bans, scripts, chart
+	@$(STEP) "formatting" cargo fmt --check
+	@$(STEP) "clippy" cargo clippy --locked --all-targets -- -D warnings
+	@$(STEP) "bans, licences, sources" $(DENY) --config .deny.toml --log-level error check bans licenses sources
+	@$(STEP) "scripts" shellcheck --severity warning .ci/run .ci/step $$(find tests -maxdepth 2 -type f -exec grep -lE '^#!/bin/(ba)?sh' {} +)
+	@$(STEP) "chart" sh -c '$$(tests/cluster/build helm)/helm lint --strict --quiet charts/lockstep'
+
+audit: $(DENY) ## known vulnerabilities in what we depend on
+	@$(DENY) --config .deny.toml fetch db || { echo "audit: the advisory database cannot be reached, so nothing was checked" >&2; exit 2; }
+	@$(DENY) --config .deny.toml check --disable-fetch advisories
+
+image: ## the static binary of the image, target/image/lockstep (`docker build .` makes the same)
+	@$(STEP) "release build" cargo build --locked --release
+	@mkdir -p target/image && cp target/$(HOST)/release/lockstep target/image/
+
+packages:
+	@tests/cluster/packages shellcheck
+
+programs:
+ifneq ($(ROOT),)
+	@$(STEP) "programs of the test cluster" tests/cluster/build > /dev/null
+endif
+
+$(DENY):
+	@env -u RUSTFLAGS -u CARGO_BUILD_TARGET $(STEP) "build cargo-deny" \
+		cargo install cargo-deny --version 0.20.2 --locked --debug --quiet --root $(CACHE)/lockstep-tools/cargo-deny-0.20.2
+
+clean: ## remove what was built here; the caches under ~/.cache stay
+	@cargo clean

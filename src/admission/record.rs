@@ -1,0 +1,76 @@
+//! The record: the annotation that says what was injected.
+//!
+//! It lets a second pass add nothing twice, and carries the findings to the leader, which makes Events of them.
+//! Whoever can create a pod can write one, so it is believed only as far as the pod bears it out (`decide`).
+//!
+//! Invariant: the text of equal records is equal, byte for byte.
+//! Absent on purpose: trust.
+
+use serde::{Deserialize, Serialize};
+
+/// The version of this little format.
+const VERSION: u32 = 1;
+
+/// What was injected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    version: u32,
+    /// Names of the bindings that matched, in the order of the configuration.
+    pub bindings: Vec<String>,
+    /// The sleep that our containers carry; 0 where none does.
+    pub sleep_seconds: i64,
+    /// The grace period that the pod asked for.
+    pub grace_before: i64,
+    /// Codes, sorted, each once.
+    pub findings: Vec<String>,
+    /// Names of containers whose own hook happens to look like our sleep; a later pass must not take it for ours.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own: Vec<String>,
+}
+
+impl Record {
+    /// A record of this version.
+    pub fn new(bindings: Vec<String>, sleep_seconds: i64, grace_before: i64, findings: Vec<String>, own: Vec<String>) -> Self {
+        Self { version: VERSION, bindings, sleep_seconds, grace_before, findings, own }
+    }
+
+    /// Reads an annotation; `None` where it is no record of this version.
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str::<Self>(text).ok().filter(|record| record.version == VERSION)
+    }
+
+    /// The text of the annotation.
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).expect("numbers and text always serialise")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[test]
+    fn the_text_is_the_documented_one() {
+        let record = Record::new(vec!["web".into()], 45, 30, vec!["OwnPreStopShort".into()], vec![]);
+        let text = r#"{"version":1,"bindings":["web"],"sleepSeconds":45,"graceBefore":30,"findings":["OwnPreStopShort"]}"#;
+        assert_eq!(record.text(), text);
+        assert_eq!(Record::parse(text), Some(record));
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("{}")]
+    #[case("[]")]
+    #[case(r#"{"version":2,"bindings":[],"sleepSeconds":45,"graceBefore":30,"findings":[]}"#)]
+    #[case(r#"{"version":1,"bindings":[],"sleepSeconds":45.0,"graceBefore":30,"findings":[]}"#)]
+    #[case(r#"{"version":1,"bindings":[],"sleepSeconds":"45","graceBefore":30,"findings":[]}"#)]
+    #[case(r#"{"version":1,"bindings":[],"sleepSeconds":45,"sleepSeconds":45,"graceBefore":30,"findings":[]}"#)]
+    #[case(r#"{"version":1,"bindings":[],"sleepSeconds":45,"graceBefore":99999999999999999999,"findings":[]}"#)]
+    #[case(r#"{"version":1,"bindings":[],"sleepSeconds":45,"graceBefore":30,"findings":[]} x"#)]
+    fn no_records(#[case] text: &str) {
+        assert_eq!(Record::parse(text), None);
+    }
+}

@@ -1,0 +1,86 @@
+//! Upgrades, rights, and taking Lockstep out.
+//!
+//! Invariant: the chart is handled by a real helm, and the rights are judged by the API server's own audit log.
+//! Absent on purpose: switches of the chart (rendered in the integration tests).
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cluster::eventually;
+use crate::stories::{SOON, await_ready, holds, living, seen, uid};
+use crate::world::{self, NAMESPACE, World};
+
+pub(crate) fn an_upgrade(world: &World) {
+    let written = |kind: &str, name: &str, path: &str| {
+        let template = format!("jsonpath={path}");
+        let value = world.cluster.kubectl(&["get", kind, "--namespace", NAMESPACE, name, "-o", &template]);
+        assert!(!value.is_empty(), "the program wrote {kind} {name}");
+        value
+    };
+    let all = || {
+        [
+            written("secret", "lockstep-certificate", "{.data}"),
+            written("secret", "lockstep-registry-token", "{.data}"),
+            written("lease", "lockstep", "{.spec.holderIdentity}"),
+            written("mutatingwebhookconfiguration", "lockstep", "{.webhooks[*].clientConfig.caBundle}"),
+            written("validatingwebhookconfiguration", "lockstep", "{.webhooks[*].clientConfig.caBundle}"),
+        ]
+    };
+    let before = all();
+    let mut values = world.values();
+    // Nothing of the program's pods changes, so that whatever differs afterwards was helm's doing.
+    values["config"]["registration"] = json!({ "gateTimeout": "9m" });
+    let output = world::helm(&world.cluster, &["upgrade"], &values);
+    assert!(output.status.success(), "helm upgrade: {}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(all(), before);
+}
+
+pub(crate) fn no_request_was_forbidden(world: &World) {
+    let user = format!("system:serviceaccount:{NAMESPACE}:lockstep");
+    let lines = world.cluster.audit(&user);
+    assert!(!lines.is_empty(), "the audit log knows {user}");
+    let forbidden: Vec<&Value> = lines.iter().filter(|line| line["responseStatus"]["code"] == 403).collect();
+    assert!(forbidden.is_empty(), "{forbidden:#?}");
+    let writes = lines.iter().filter(|line| line["objectRef"]["resource"] == "pods" && !is_read(line));
+    let foreign: Vec<&Value> = writes.filter(|line| line["objectRef"]["subresource"] != "status").collect();
+    assert!(foreign.is_empty(), "pods are written through their status alone: {foreign:#?}");
+}
+
+pub(crate) fn an_uninstall(world: &World) {
+    let registry = world.registry();
+    world.cluster.apply(&[world::deployment("leaving", 3)]);
+    await_ready(world, "leaving", 3);
+    registry.behave("leaving", &json!({ "hold": true }));
+    world.cluster.kubectl(&["rollout", "restart", "deployment/web", "--namespace", "leaving"]);
+    eventually("a new pod waits to be acknowledged", SOON, || {
+        let pods = living(world, "leaving");
+        let waits = pods.iter().any(|pod| holds(pod, "ContainersReady") && !holds(pod, "Ready"));
+        if pods.len() > 3 && waits { Ok(()) } else { Err(pods.iter().map(seen).collect::<Vec<_>>().join("; ")) }
+    });
+    let old: Vec<String> = registry.uids("leaving", "active");
+
+    let output = world.cluster.attempt("helm", &["uninstall", "lockstep", "--namespace", NAMESPACE, "--wait", "--timeout", "2m"], "");
+    assert!(output.status.success(), "helm uninstall: {}", String::from_utf8_lossy(&output.stderr));
+
+    world.cluster.kubectl(&["rollout", "status", "deployment/web", "--namespace", "leaving", "--timeout", "60s"]);
+    let pods = await_ready(world, "leaving", 3);
+    assert!(pods.iter().all(|pod| !old.contains(&uid(pod).to_owned())), "the rollout went on to its end");
+    eventually("no pod in the cluster carries our finalizer", Duration::from_secs(60), || {
+        let pods = world.cluster.kubectl(&["get", "pods", "--all-namespaces", "-o", "jsonpath={.items[*].metadata.finalizers}"]);
+        if pods.contains("lockstep.dev") { Err(pods) } else { Ok(()) }
+    });
+    for kind in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations", "clusterroles", "clusterrolebindings"] {
+        let names = world.cluster.kubectl(&["get", kind, "-o", "name"]);
+        assert!(!names.contains("lockstep"), "left behind: {names}");
+    }
+    {
+        let kind = "deployments,statefulsets,jobs,services,configmaps,secrets,serviceaccounts,roles,rolebindings,leases";
+        let names = world.cluster.kubectl(&["get", kind, "--namespace", NAMESPACE, "-o", "name"]);
+        assert!(!names.contains("lockstep"), "left behind: {names}");
+    }
+}
+
+fn is_read(line: &Value) -> bool {
+    matches!(line["verb"].as_str(), Some("get" | "list" | "watch"))
+}

@@ -1,0 +1,163 @@
+//! What is installed: Lockstep by its chart, and for each story a namespace with a binding of its own.
+//!
+//! Invariant: the drain delays are short and the same everywhere, so a story can say how long a pod sleeps.
+//! Absent on purpose: workloads that know of Lockstep.
+
+use std::fs;
+use std::process::Output;
+
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::registry::{Beside, Registry};
+
+/// Namespace of Lockstep.
+pub(crate) const NAMESPACE: &str = "lockstep-system";
+/// Seconds that every injected pod sleeps: a drain delay of 1 s and a margin of 2 s.
+pub(crate) const SLEEP: i64 = 3;
+/// Grace period that every workload asks for.
+pub(crate) const GRACE: i64 = 5;
+
+/// Namespaces with a binding each, of the same name as the service; opted in with that label, registered there.
+const BOUND: &[(&str, &str, &str)] = &[
+    ("prepared", "enabled", "local"),
+    ("handshake", "enabled", "local"),
+    ("rollout", "enabled", "local"),
+    ("drained", "enabled", "local"),
+    ("scaled", "enabled", "local"),
+    ("outage", "enabled", "beside"),
+    ("leader", "enabled", "local"),
+    ("open", "enabled", "local"),
+    ("closed", "strict", "local"),
+    ("kept", "enabled", "local"),
+    ("leaving", "enabled", "local"),
+];
+
+/// Namespace that a binding selects, but that is not opted in.
+pub(crate) const UNLABELLED: &str = "unlabelled";
+
+/// What every story finds.
+pub(crate) struct World {
+    /// The cluster, with Lockstep installed.
+    pub cluster: Cluster,
+    /// A registry that a story may end and start again.
+    pub beside: Beside,
+}
+
+impl World {
+    /// Makes the namespaces and installs the chart.
+    pub(crate) fn install(cluster: Cluster) -> Self {
+        let world = Self { cluster, beside: Beside::new() };
+        world.furnish();
+        let output = helm(&world.cluster, &["install"], &world.values());
+        if !output.status.success() {
+            world.record();
+            panic!("helm install: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        world
+    }
+
+    /// The registry that the chart runs.
+    pub(crate) fn registry(&self) -> Registry<'_> {
+        Registry::of_chart(&self.cluster)
+    }
+
+    /// The values of the install.
+    pub(crate) fn values(&self) -> Value {
+        let places = BOUND.iter().map(|&(name, _, registry)| (name, registry)).chain([(UNLABELLED, "local")]);
+        let binding = |(name, registry): (&str, &str)| {
+            json!({
+                "name": name, "namespaces": [name], "podSelector": { "matchLabels": { "app": "web" } },
+                "registry": registry, "service": name, "port": "http", "drain": { "fixed": "1s" },
+            })
+        };
+        json!({
+            "image": { "tag": "test", "pullPolicy": "Never" },
+            "registry": { "enabled": true },
+            "log": { "filter": "info,lockstep=debug" },
+            "config": {
+                "cluster": "test",
+                "injection": { "margin": "2s" },
+                "registries": [self.beside.entry()],
+                "bindings": places.map(binding).collect::<Vec<_>>(),
+            },
+        })
+    }
+
+    /// Writes what the cluster knows beside its logs, for whoever looks into a failure.
+    pub(crate) fn record(&self) {
+        let questions: [(&str, &[&str]); 4] = [
+            ("objects", &["get", "pods,endpointslices,leases,configmaps", "--all-namespaces", "-o", "wide"]),
+            ("pods", &["get", "pods", "--all-namespaces", "-o", "yaml"]),
+            ("events", &["get", "events", "--all-namespaces", "--sort-by", ".lastTimestamp"]),
+            ("lockstep", &["logs", "--namespace", NAMESPACE, "--selector", "app.kubernetes.io/name=lockstep", "--prefix", "--tail", "-1"]),
+        ];
+        for (name, question) in questions {
+            let answer = self.cluster.attempt("kubectl", question, "");
+            let file = self.cluster.path("log").join(format!("{name}.txt"));
+            fs::write(file, [answer.stdout, answer.stderr].concat()).expect("the folder is ours");
+        }
+    }
+
+    fn furnish(&self) {
+        let bound = BOUND.iter().map(|&(name, label, _)| namespace(name, json!({ "lockstep.dev/inject": label })));
+        // Our own namespace takes only what the strictest Pod Security level allows.
+        let own = namespace(NAMESPACE, json!({ "pod-security.kubernetes.io/enforce": "restricted" }));
+        let others = [namespace(UNLABELLED, json!({})), own, volume(&self.cluster)];
+        self.cluster.apply(&bound.chain(others).collect::<Vec<_>>());
+        self.beside.start(&self.cluster);
+    }
+}
+
+/// Runs helm on our chart with those values.
+pub(crate) fn helm(cluster: &Cluster, verb: &[&str], values: &Value) -> Output {
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/lockstep");
+    let rest = ["lockstep", chart, "--namespace", NAMESPACE, "--values", "-", "--wait", "--timeout", "2m"];
+    cluster.attempt("helm", &[verb, &rest].concat(), &values.to_string())
+}
+
+/// A Deployment of web servers that knows nothing of Lockstep.
+pub(crate) fn deployment(namespace: &str, replicas: u32) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": { "name": "web", "namespace": namespace },
+        "spec": {
+            "replicas": replicas,
+            "selector": { "matchLabels": { "app": "web" } },
+            "strategy": { "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } },
+            "template": { "metadata": { "labels": { "app": "web" } }, "spec": pod_spec() },
+        },
+    })
+}
+
+/// A Pod alone, with those labels beside `app`.
+pub(crate) fn pod(namespace: &str, name: &str, mut labels: Value) -> Value {
+    labels["app"] = "web".into();
+    json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": namespace, "labels": labels }, "spec": pod_spec() })
+}
+
+fn namespace(name: &str, labels: Value) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels } })
+}
+
+/// A volume for the chart's registry: a folder of the node that belongs to the image's user.
+fn volume(cluster: &Cluster) -> Value {
+    let folder = cluster.path("registry-volume");
+    fs::create_dir_all(&folder).expect("the folder is ours");
+    std::os::unix::fs::chown(&folder, Some(65532), Some(65532)).expect("we are root");
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": "registry" },
+        "spec": { "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteOnce"], "hostPath": { "path": folder } },
+    })
+}
+
+fn pod_spec() -> Value {
+    json!({
+        "terminationGracePeriodSeconds": GRACE,
+        "containers": [{
+            "name": "web", "image": "app:test", "imagePullPolicy": "Never",
+            "ports": [{ "name": "http", "containerPort": 8080 }],
+            "readinessProbe": { "httpGet": { "path": "/", "port": "http" }, "periodSeconds": 1 },
+        }],
+    })
+}

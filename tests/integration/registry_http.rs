@@ -1,0 +1,192 @@
+//! The http driver where the ordinary server cannot be brought to it: other answers, other hosts, TLS.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lockstep::config::HttpConfig;
+use lockstep::registry::http::Http;
+use lockstep::registry::{CallError, Change, ChangeError, Operation, Registry};
+use lockstep::target::{PodKey, PodUid};
+use rstest::rstest;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+
+use crate::authority::Authority;
+use crate::registry_ground::Inside;
+
+/// Answers every connection with the same bytes, and counts them.
+struct Fixed {
+    address: SocketAddr,
+    count: Arc<AtomicUsize>,
+}
+
+impl Fixed {
+    fn start(answer: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = count.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(mut stream) = stream else { return };
+                counted.fetch_add(1, Ordering::SeqCst);
+                let _ = stream.read(&mut [0; 8192]);
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        Self { address, count }
+    }
+
+    fn with_status(status: u16, headers: &str, body: &str) -> Self {
+        let length = body.len();
+        Self::start(format!("HTTP/1.1 {status} X\r\nContent-Length: {length}\r\nConnection: close\r\n{headers}\r\n{body}"))
+    }
+}
+
+fn open(url: &str, ca: Option<&str>, credentials: &Path) -> Http {
+    let config = HttpConfig { url: url.to_owned(), token: None, ca: ca.map(str::to_owned) };
+    Http::new(&config, &"first".into(), credentials).unwrap()
+}
+
+fn plain(address: SocketAddr) -> Http {
+    open(&format!("http://{address}"), None, Path::new("/nowhere"))
+}
+
+fn register(uid: &str) -> Change {
+    let (address, pod) = ("10.0.0.1:80".parse().unwrap(), PodKey::new("shop", "web-1"));
+    Change { operation: Operation::Register, address, uid: PodUid::new(uid), pod, cluster: "here".into(), weight: 100 }
+}
+
+const REFUSAL: &str = r#"{"reason":"R","message":"no\nway","remedy":"Ask."}"#;
+
+#[rstest]
+#[case(401, REFUSAL, CallError::Denied("401: no way (R). Ask.".into()))]
+#[case(403, "<h1>no</h1>", CallError::Denied("403: <h1>no</h1>".into()))]
+#[case(404, REFUSAL, CallError::ServiceMissing("404: no way (R). Ask.".into()))]
+#[case(429, REFUSAL, CallError::Throttled("429: no way (R). Ask.".into()))]
+#[case(500, "", CallError::Failed("500:".into()))]
+#[case(503, REFUSAL, CallError::Failed("503: no way (R). Ask.".into()))]
+#[tokio::test]
+async fn a_status_is_an_error_of_its_kind(#[case] status: u16, #[case] body: &str, #[case] error: CallError) {
+    let server = Fixed::with_status(status, "", body);
+    let driver = plain(server.address);
+    assert_eq!(driver.list("web", None).await, Err(error.clone()));
+    assert_eq!(driver.apply("web", &[register("a")]).await, Err(error.clone()));
+    assert_eq!(driver.drain_delay("web").await, Err(error));
+}
+
+#[rstest]
+#[case::not_json("<html>")]
+#[case::another_shape(r#"{"services":[]}"#)]
+#[case::a_state_that_nobody_knows(r#"{"service":"web","index":1,"targets":[{"address":"10.0.0.1:80","uid":"u","state":"fine"}]}"#)]
+#[case::too_few_results(r#"{"index":1,"results":[]}"#)]
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_is_a_failure(#[case] body: &str) {
+    let server = Fixed::with_status(200, "", body);
+    let driver = plain(server.address);
+    assert!(matches!(driver.list("web", None).await, Err(CallError::Failed(_))));
+    assert!(matches!(driver.apply("web", &[register("a")]).await, Err(CallError::Failed(_))));
+}
+
+#[rstest]
+#[case(403, "R", ChangeError::Denied("no (R). Ask.".into()))]
+#[case(404, "R", ChangeError::Refused("no (R). Ask.".into()))]
+#[case(409, "R", ChangeError::Refused("no (R). Ask.".into()))]
+#[case(409, "ServiceFull", ChangeError::Full("no (ServiceFull). Ask.".into()))]
+#[case(429, "R", ChangeError::Throttled("no (R). Ask.".into()))]
+#[tokio::test]
+async fn a_result_is_an_error_of_its_kind(#[case] status: u16, #[case] reason: &str, #[case] error: ChangeError) {
+    let refusal = format!(r#"{{"reason":"{reason}","message":"no","remedy":"Ask."}}"#);
+    let server = Fixed::with_status(200, "", &format!(r#"{{"index":1,"results":[{{"status":{status},"error":{refusal}}}]}}"#));
+    assert_eq!(plain(server.address).apply("web", &[register("a")]).await, Ok(vec![Err(error)]));
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_off_leaves_it_open() {
+    let driver = plain(Fixed::start("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{".into()).address);
+    assert!(matches!(driver.apply("web", &[register("a")]).await, Err(CallError::Failed(_))));
+    let driver = plain(Fixed::start(String::new()).address);
+    assert!(matches!(driver.apply("web", &[register("a")]).await, Err(CallError::Failed(_))));
+}
+
+#[tokio::test]
+async fn an_endless_answer_is_given_up() {
+    let driver = plain(Fixed::start(format!("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}", " ".repeat(17 * 1024 * 1024))).address);
+    let listed = driver.list("web", None).await;
+    assert!(matches!(&listed, Err(CallError::Failed(text)) if text.contains("longer than")), "{listed:?}");
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let elsewhere = Fixed::with_status(200, "", r#"{"service":"web","index":1,"targets":[]}"#);
+    let server = Fixed::with_status(307, &format!("Location: http://localhost:{}/\r\n", elsewhere.address.port()), "");
+    let listed = plain(server.address).list("web", None).await;
+    assert!(matches!(&listed, Err(CallError::Failed(text)) if text.contains("redirects are not followed")), "{listed:?}");
+    assert_eq!(elsewhere.count.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn the_drain_delay_is_what_the_server_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Inside::start(&folder.path().join("store"), &[]).await;
+    let driver = open(&server.url, None, folder.path());
+    assert_eq!(driver.drain_delay("web").await, Ok(None));
+    let body = serde_json::json!({"drainDelay": "1m30s"});
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    client.put(format!("{}/v1/services/web", server.url)).json(&body).send().await.unwrap();
+    assert_eq!(driver.drain_delay("web").await, Ok(Some(std::time::Duration::from_secs(90))));
+}
+
+/// A certificate authority and a server that it vouches for, in front of a plain one.
+struct Front {
+    ca: String,
+    url: String,
+}
+
+impl Front {
+    async fn start(behind: &str) -> Self {
+        let authority = Authority::new(behind);
+        let chain = vec![CertificateDer::from_pem_slice(authority.certificate.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(authority.key.as_bytes()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config.with_no_client_auth().with_single_cert(chain, key).unwrap()));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
+        let behind = behind.trim_start_matches("http://").to_owned();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (acceptor, behind) = (acceptor.clone(), behind.clone());
+                tokio::spawn(async move {
+                    let Ok(mut front) = acceptor.accept(stream).await else { return };
+                    let mut back = tokio::net::TcpStream::connect(behind).await.unwrap();
+                    let _ = tokio::io::copy_bidirectional(&mut front, &mut back).await;
+                });
+            }
+        });
+        Self { ca: authority.ca, url }
+    }
+}
+
+#[tokio::test]
+async fn tls_trusts_the_named_authority_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Inside::start(&folder.path().join("store"), &[]).await;
+    let (right, wrong) = (Front::start(&server.url).await, Front::start(&server.url).await);
+    let file = folder.path().join("ca.crt");
+    std::fs::write(&file, &wrong.ca).unwrap();
+    let driver = open(&right.url, Some("ca.crt"), folder.path());
+    let refused = driver.apply("web", &[register("a")]).await;
+    assert!(matches!(&refused, Err(CallError::Unavailable(text)) if text.contains("invalid peer certificate")), "{refused:?}");
+    std::fs::write(&file, &right.ca).unwrap();
+    assert_eq!(driver.apply("web", &[register("a")]).await, Ok(vec![Ok(())]), "the changed file counts");
+    std::fs::write(&file, "no certificate").unwrap();
+    let unusable = driver.list("web", None).await;
+    assert!(matches!(&unusable, Err(CallError::Unavailable(text)) if text.contains("no PEM certificate")), "{unusable:?}");
+    let system = open(&right.url, None, folder.path()).list("web", None).await;
+    assert!(matches!(system, Err(CallError::Unavailable(_))), "the system does not know it: {system:?}");
+}
