@@ -409,7 +409,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
 
     fn configured(&mut self, text: Option<&Arc<str>>) {
         let changed = self.settings.take(text, &self.drivers);
-        self.metrics.config_valid.set(i64::from(self.settings.problem.is_none()));
+        self.metrics.reconcile.config_valid.set(i64::from(self.settings.problem.is_none()));
         if let Some(problem) = &self.settings.problem {
             tracing::warn!(error = %problem, "the configuration cannot be used; the last good one stays in force");
         }

@@ -85,6 +85,9 @@ impl Budget {
 
     /// Those refused before for whom there may be room now; no more of them than there is room for.
     pub fn hopeful(&mut self, panic_threshold: u8) -> Vec<Key> {
+        if self.refused.is_empty() {
+            return Vec::new();
+        }
         let room = allowed(self.counted.len(), panic_threshold).saturating_sub(self.out_of_use());
         let hopeful: Vec<Key> = self.refused.iter().take(room).cloned().collect();
         for key in &hopeful {

@@ -127,8 +127,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
 
     /// What has no event of its own.
     pub(super) fn keep_house(&mut self, now: Instant) {
-        let managed = self.pods.iter().count();
-        let ungated = self.pods.iter().filter(|(_, entry)| !entry.view.gated).count();
+        let (managed, ungated) = self.pods.counts();
         self.metrics.reconcile.managed_pods.set(i64::try_from(managed).unwrap_or(i64::MAX));
         self.metrics.reconcile.adopted_pods.set(i64::try_from(ungated).unwrap_or(i64::MAX));
         self.tell_events();

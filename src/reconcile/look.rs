@@ -12,7 +12,7 @@ use super::actor::Actor;
 use super::clock::Clock;
 use super::cluster::Cluster;
 use super::pods::{Busy, Entry as Pod};
-use super::service::{Entry, Key};
+use super::service::{Entry, Key, Owner};
 use crate::config::{Mode, OnUnbound, OnUnready};
 use crate::pod::PodView;
 use crate::registration::Reason;
@@ -132,7 +132,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             let fresh = writing.iter().any(|(service, address)| *service == claim.service && *address == claim.address);
             let key = Key { address: claim.address, uid: uid.clone() };
             let observes = claim.mode == Mode::Observe;
-            let book = Entry { pod: &view.key, seq, observes, fresh, owned: vouched && !fresh && !observes };
+            let book = Entry { pod: &view.key, owner: Owner::Pod, seq, observes, fresh, owned: vouched && !fresh && !observes };
             if let Some(service) = self.service_mut(&claim.service) {
                 service.keep_book(&key, &book);
             }

@@ -37,6 +37,7 @@ pub struct Pods {
     by_address: BTreeMap<IpAddr, BTreeSet<PodUid>>,
     by_node: BTreeMap<Arc<str>, BTreeSet<PodUid>>,
     graves: BTreeMap<PodUid, Instant>,
+    ungated: usize,
 }
 
 /// One managed pod.
@@ -124,8 +125,10 @@ impl Pods {
         }
         let claims = claims_of(&view);
         let view = Arc::new(view);
+        self.ungated += usize::from(!view.gated);
         match self.entries.get_mut(&uid) {
             Some(entry) => {
+                self.ungated -= usize::from(!entry.view.gated);
                 if entry.view.record != view.record {
                     entry.record = Record::read(view.record.as_deref());
                 }
@@ -148,6 +151,7 @@ impl Pods {
         let neighbours = self.neighbours(uid);
         self.unindex(uid);
         let entry = self.entries.remove(uid)?;
+        self.ungated -= usize::from(!entry.view.gated);
         if self.graves.len() >= GRAVES {
             self.graves.clear();
         }
@@ -173,6 +177,11 @@ impl Pods {
     /// The UID of the pod of that name.
     pub fn named(&self, key: &PodKey) -> Option<&PodUid> {
         self.by_key.get(key)
+    }
+
+    /// How many there are, and how many of them without our gate.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.entries.len(), self.ungated)
     }
 
     /// All pods.
