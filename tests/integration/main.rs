@@ -4,6 +4,8 @@
 
 mod admission_cases;
 mod admission_checks;
+mod admission_properties;
+mod configuration_schema;
 mod registry_conformance;
 mod registry_conformance_grounds;
 mod registry_ground;
