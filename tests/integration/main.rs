@@ -4,7 +4,9 @@
 
 mod admission_cases;
 mod admission_checks;
+mod admission_properties;
 mod authority;
+mod configuration_schema;
 mod haproxy_process;
 mod metrics;
 mod registry_conformance;
