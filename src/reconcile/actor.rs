@@ -139,7 +139,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                         Either::Left((received, _)) => received.left(),
                         Either::Right(_) => {
                             deadline = Some(self.begin_stop());
-                            continue;
+                            None
                         }
                     }
                 }
