@@ -112,7 +112,7 @@ struct Stage<L> {
     executor: Executor,
     setting: Setting,
     launch: L,
-    paused: HashMap<usize, u32>,
+    paused: HashMap<usize, (u32, Duration)>,
     shared: Arc<Shared>,
 }
 
@@ -121,7 +121,7 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
         let mut world = self.shared.world();
         world.noise = conditions.noise.clone();
         world.seeded = conditions.seeded;
-        world.mutant = conditions.sabotage;
+        world.sabotage = conditions.sabotage;
         if conditions.forgetful {
             world.forget_after(64);
         }
@@ -163,7 +163,8 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
                 (world.act(&mut errands), std::mem::take(&mut world.pauses))
             };
             for process in pauses {
-                *self.paused.entry(process).or_default() += 1;
+                let now = self.shared.exec.now();
+                self.paused.entry(process).or_insert((0, now)).0 += 1;
                 self.executor.pause(process, true);
             }
             for errand in errands {
@@ -181,9 +182,11 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
     fn run_errand(&mut self, errand: Errand) {
         match errand {
             Errand::Resume(process) => {
-                let count = self.paused.entry(process).or_default();
-                *count = count.saturating_sub(1);
+                let Some((count, since)) = self.paused.get_mut(&process) else { return };
+                *count -= 1;
                 if *count == 0 {
+                    self.shared.exec.note_pause(process, self.shared.exec.now().saturating_sub(*since));
+                    self.paused.remove(&process);
                     self.executor.pause(process, false);
                 }
             }
@@ -209,10 +212,11 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
             });
             world.processes.len() - 1
         };
+        let sabotage = self.shared.world().sabotage;
         let instance = Instance {
             api: Api::new(self.shared.clone(), process),
             drivers: SimDrivers::new(self.shared.clone(), process),
-            clock: SimClock::new(self.shared.exec.clone(), process, process as u64 + 1),
+            clock: SimClock::new(self.shared.exec.clone(), process, process as u64 + 1).spoiled(sabotage),
             name,
             metrics,
             stop,

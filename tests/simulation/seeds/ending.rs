@@ -13,7 +13,6 @@ use lockstep::target::{ServiceId, TargetState};
 use super::generate::Tale;
 use crate::scenario::grammar::Step;
 use crate::world::World;
-use crate::world::invariants::{bindings_of, target_of};
 use crate::world::pods::{Pod, PodId};
 use crate::world::record::means;
 
@@ -26,7 +25,21 @@ pub(crate) fn judge(world: &mut World, tale: &Tale) {
     held(world);
     serving(world);
     left_behind(world, tale);
+    adopted(world);
     writes(world);
+}
+
+/// Every pod that belongs to us is in our care.
+fn adopted(world: &mut World) {
+    let Some(configuration) = world.in_force().next() else { return };
+    let ours = |pod: &&Pod| {
+        let bound = world.is_opted_in(&pod.key.namespace) && pod.looks().bindings(configuration).next().is_some();
+        bound && pod.is_live() && !pod.is_managed() && pod.released.is_none() && !pod.spec.completes && !pod.spec.mirror
+    };
+    let left_out: Vec<String> = world.objects().filter(ours).map(|pod| pod.handle.to_string()).collect();
+    for handle in left_out {
+        world.fail("end", "every bound pod of an opted-in namespace is managed", handle);
+    }
 }
 
 fn leader(world: &mut World) {
@@ -40,7 +53,7 @@ fn leader(world: &mut World) {
 fn held(world: &mut World) {
     let stuck: Vec<String> = world
         .objects()
-        .filter(|pod| pod.finalizer && pod.released.is_none())
+        .filter(|pod| pod.finalizer && pod.released.is_none() && pod.is_managed())
         .filter(|pod| (pod.deletion.is_some() || pod.is_terminal()) && world.containers_gone(pod))
         .map(|pod| format!("{} (claims {:?})", pod.handle, pod.claims.iter().map(ToString::to_string).collect::<Vec<_>>()))
         .collect();
@@ -60,8 +73,8 @@ fn serving(world: &mut World) {
         }
         let Some(configuration) = world.in_force().next() else { return };
         let mut complete = true;
-        for binding in bindings_of(configuration, pod) {
-            let Some(address) = target_of(binding, pod) else {
+        for binding in pod.looks().bindings(configuration) {
+            let Some(address) = pod.looks().target(binding) else {
                 complete = false;
                 continue;
             };
@@ -103,7 +116,16 @@ fn left_behind(world: &mut World, tale: &Tale) {
         for (service, state) in &registry.services {
             let id = ServiceId::new(name.clone(), service.clone());
             for held in state.targets.values().filter(|_| !observed.contains(&id)) {
-                let Some(owner) = held.owner.as_ref().and_then(|uid| world.pod_of_uid(uid)) else { continue };
+                let Some(owner) = held.owner.as_ref().and_then(|uid| world.pod_of_uid(uid)) else {
+                    let ours = held.cluster.as_ref().is_some_and(|cluster| world.in_force().any(|one| one.cluster == *cluster));
+                    if ours
+                        && registry.behaviour.marks
+                        && world.in_force().any(|one| one.bindings.iter().any(|binding| binding.service == id))
+                    {
+                        problems.push(format!("{} of nobody in {id}, {}", held.address, held.state.as_str()));
+                    }
+                    continue;
+                };
                 let pod = &world.pods[owner];
                 let ended = pod.gone.is_some() || (pod.is_terminal() && pod.released.is_none());
                 let knowable = registry.behaviour.marks || !excused.contains(&owner);

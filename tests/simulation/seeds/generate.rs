@@ -14,7 +14,8 @@ use super::cast::{self, Life};
 use super::faults;
 use crate::executor::Random;
 use crate::scenario::grammar::{
-    ActiveAs, ConfigSpec, Drains, Expectation, GoneWord, Keys, Number, RegistrySpec, Scenario, Span, SpanOrNever, Step,
+    ActiveAs, ConfigSpec, Drains, Expectation, GoneWord, Keys, Number, Preloaded, RegistrySpec, Scenario, Span, SpanOrNever, StateWord,
+    Step,
 };
 use crate::scenario::run::Conditions;
 
@@ -217,6 +218,16 @@ impl Author {
         if self.random.chance(3) {
             let batch = 1 + self.random.below(5);
             spec.batch = usize::try_from(batch).ok();
+        }
+        for number in 0..self.random.below(4).saturating_sub(1) {
+            // Strangers, and what an earlier life of ours left where marks tell.
+            let (uid, cluster) = match self.random.below(3) {
+                0 if spec.marks != Some(false) => (Some(format!("u-left-{number}")), Some("sim".to_owned())),
+                1 => (Some(format!("u-other-{number}")), Some("other".to_owned())),
+                _ => (None, None),
+            };
+            let address = std::net::IpAddr::from([10, 9, 9, u8::try_from(number).unwrap_or(0) + 1]);
+            spec.holds.push(Preloaded { address, port: 80, service: "web".to_owned(), state: StateWord::Active, uid, cluster });
         }
         if self.random.chance(3) {
             spec.latency = Some(Span(Duration::from_millis(self.random.below(1500))));

@@ -11,7 +11,7 @@ use std::future::{Future, pending};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ use lockstep::target::{PodUid, ServiceId, TargetState};
 
 use super::record::{Call, Request, What, meant};
 use super::{Agenda, Shared, Trigger, World};
-use crate::executor::{ProcessId, Sleep};
+use crate::executor::{ProcessId, Sleep, lock};
+use crate::sabotage::Sabotage;
 
 /// How many received listings a service remembers for the judges.
 const LISTINGS: usize = 64;
@@ -519,8 +520,12 @@ impl Drivers for SimDrivers {
 
     fn open(&self, config: &RegistryConfig, _cluster: &Arc<str>) -> Result<Arc<SimRegistry>, OpenError> {
         let name = config.name.clone();
-        self.shared.world().registries.entry(name.clone()).or_insert_with(|| SimRegistryState::new(Behaviour::default()));
-        Ok(Arc::new(SimRegistry { shared: self.shared.clone(), process: self.process, name }))
+        let sabotage = {
+            let mut world = self.shared.world();
+            world.registries.entry(name.clone()).or_insert_with(|| SimRegistryState::new(Behaviour::default()));
+            world.sabotage
+        };
+        Ok(Arc::new(SimRegistry { shared: self.shared.clone(), process: self.process, name, sabotage, seen: Mutex::default() }))
     }
 }
 
@@ -529,6 +534,9 @@ pub(crate) struct SimRegistry {
     shared: Arc<Shared>,
     process: ProcessId,
     name: Arc<str>,
+    sabotage: Option<Sabotage>,
+    /// What was ever seen active; only a deliberate fault asks.
+    seen: Mutex<BTreeMap<SocketAddr, Listed>>,
 }
 
 /// An answer on its way.
@@ -541,7 +549,7 @@ impl Registry for SimRegistry {
     fn capabilities(&self) -> Capabilities {
         let mut world = self.shared.world();
         let behaviour = &world.registries.entry(self.name.clone()).or_insert_with(|| SimRegistryState::new(Behaviour::default())).behaviour;
-        Capabilities {
+        let mut capabilities = Capabilities {
             drain: behaviour.drains,
             keys: behaviour.keys,
             stamps: behaviour.marks,
@@ -549,7 +557,11 @@ impl Registry for SimRegistry {
             batch: NonZeroUsize::new(behaviour.batch).unwrap_or(NonZeroUsize::MIN),
             gone_when: behaviour.gone_when(),
             poll: Duration::from_secs(5),
+        };
+        if let Some(sabotage) = self.sabotage {
+            sabotage.capabilities(&mut capabilities);
         }
+        capabilities
     }
 
     async fn list(&self, service: &str, wait: Option<Wait>) -> Result<Listing, CallError> {
@@ -576,13 +588,20 @@ impl Registry for SimRegistry {
             Some(Stamp { cluster, uid })
         };
         let targets = snapshot.iter().map(|one| Listed { address: one.address, state: one.state, stamp: stamp(one) }).collect();
-        Ok(Listing { targets, index })
+        let mut listing = Listing { targets, index };
+        if let Some(sabotage) = self.sabotage {
+            sabotage.listing(&mut listing, &mut lock(&self.seen));
+        }
+        Ok(listing)
     }
 
     async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
         let id = ServiceId::new(self.name.clone(), service);
         let sent = self.shared.world().send(self.process, &id, changes);
         let Some((sent, answered)) = sent else { return pending().await };
+        if self.sabotage == Some(Sabotage::DoesNotWaitForAnswers) {
+            return answered.answer;
+        }
         let keys = changes.iter().map(|change| (change.uid.clone(), change.address)).collect();
         let mut flight = Flight { shared: &self.shared, id: &id, keys, sent };
         Sleep::until(&self.shared.exec, answered.at).await;
