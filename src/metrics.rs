@@ -25,8 +25,6 @@ pub struct Metrics {
     pub admission: AdmissionMetrics,
     /// The reconciler.
     pub reconcile: ReconcileMetrics,
-    /// Whether the present text of the configuration is valid.
-    pub config_valid: Gauge,
     /// Webhook connections that are open.
     pub connections: Gauge,
     /// When the certificate that is served ends, in seconds since 1970.
@@ -61,11 +59,6 @@ impl Metrics {
         Self {
             admission: AdmissionMetrics::new(&mut catalog),
             reconcile: ReconcileMetrics::new(&mut catalog),
-            config_valid: catalog.add(
-                "lockstep_config_valid",
-                "1 while the present text of the configuration is valid, 0 while the last good one is kept",
-                Gauge::default(),
-            ),
             connections: catalog.add("lockstep_webhook_connections", "Webhook connections that are open", Gauge::default()),
             certificate_expiry: catalog.add(
                 "lockstep_certificate_expiry_timestamp_seconds",

@@ -29,7 +29,7 @@ pub struct Readiness {
     pub configuration: AtomicBool,
     /// Nodes and the API server told their versions.
     pub versions: AtomicBool,
-    /// The reconciler knows pods, nodes and namespaces.
+    /// The reconciler knows pods, nodes and namespaces, so that it can take over at once.
     pub caches: Arc<AtomicBool>,
     /// The process was told to stop.
     pub stopping: AtomicBool,
@@ -42,7 +42,7 @@ impl Readiness {
             (self.certificate.is_loaded(), "no certificate is loaded"),
             (self.configuration.load(Ordering::Relaxed), "no valid configuration was read"),
             (self.versions.load(Ordering::Relaxed), "the versions of nodes and API server were not read"),
-            (self.caches.load(Ordering::Relaxed), "the reconciler's caches are not filled"),
+            (self.caches.load(Ordering::Relaxed), "caches are not filled"),
             (!self.stopping.load(Ordering::Relaxed), "stopping"),
         ];
         parts.into_iter().filter(|(there, _)| !there).map(|(_, missing)| missing).collect()

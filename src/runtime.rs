@@ -152,8 +152,8 @@ impl Parts {
 
     fn start_inputs(&self, _args: &ServeArgs, tasks: &mut Tasks) -> (watch::Receiver<Option<Arc<Configuration>>>, watch::Receiver<Known>) {
         let (current, configuration) = watch::channel(None);
-        let (cluster, metrics, readiness) = (self.cluster.clone(), self.metrics.clone(), self.readiness.clone());
-        tasks.start("configuration", configuration::Follower { cluster, metrics, readiness, current }.run());
+        let (cluster, readiness) = (self.cluster.clone(), self.readiness.clone());
+        tasks.start("configuration", configuration::Follower { cluster, readiness, current }.run());
         let (known, delays) = watch::channel(Known::default());
         let opener = Arc::new(self.opener.clone());
         tasks.start("drain delays", delays::run(opener, self.clock.clone(), configuration.clone(), known));

@@ -4,6 +4,7 @@
 //! Invariant: a panic is a log line as well, without the values that it was about.
 //! Absent on purpose: metrics (`metrics`), traces.
 
+use std::io::IsTerminal;
 use std::panic::PanicHookInfo;
 
 use tracing_subscriber::EnvFilter;
@@ -29,7 +30,7 @@ pub enum TelemetryError {
 pub fn start(args: &LogArgs) -> Result<(), TelemetryError> {
     let filter = format!("{QUIET},{}", args.log);
     let filter = EnvFilter::try_new(filter).map_err(|error| TelemetryError::Filter(args.log.clone(), error))?;
-    let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
     let started = match args.log_format {
         LogFormat::Json => lines.json().flatten_event(true).try_init(),
         LogFormat::Text => lines.try_init(),

@@ -26,6 +26,8 @@ pub struct ReconcileMetrics {
     pub managed_pods: Gauge,
     /// Claims whose pods are gone.
     pub debts: Gauge,
+    /// Whether the newest configuration is the one in force.
+    pub config_valid: Gauge,
     /// Whether this replica reconciles.
     pub leader: Gauge,
     /// Calls to registries, by what came of them.
@@ -71,26 +73,24 @@ pub struct CallLabels {
 }
 
 impl ReconcileMetrics {
+    /// All at zero, in the catalog.
     pub(super) fn new(catalog: &mut Catalog) -> Self {
         Self {
             exceptions: catalog.add(
                 "lockstep_exceptions",
-                "Pods let through or let go without the registry's acknowledgement, by reason",
+                "Pods let through or let go without the registry's acknowledgement",
                 Family::default(),
             ),
             held_pods: catalog.add("lockstep_held_pods", "Pods held beyond gateTimeout or drainTimeout", Gauge::default()),
             adopted_pods: catalog.add("lockstep_adopted_pods", "Managed pods without the readiness gate", Gauge::default()),
             managed_pods: catalog.add("lockstep_managed_pods", "Pods that are taken care of", Gauge::default()),
             debts: catalog.add("lockstep_debts", "Claims whose pods are gone", Gauge::default()),
-            leader: catalog.add("lockstep_leader", "1 while this replica reconciles", Gauge::default()),
-            registry_calls: catalog.add("lockstep_registry_calls", "Calls to registries, by operation and outcome", Family::default()),
-            registry_down: catalog.add(
-                "lockstep_registry_down",
-                "1 while a registry is let rest, as it cannot be reached",
-                Family::default(),
-            ),
-            pod_writes: catalog.add("lockstep_pod_writes", "Writes to pods, by outcome", Family::default()),
-            transitions: catalog.add("lockstep_pod_transitions", "Changes of a pod's state, by what it is now", Family::default()),
+            config_valid: catalog.add("lockstep_config_valid", "Whether the newest configuration is in force", Gauge::default()),
+            leader: catalog.add("lockstep_leader", "Whether this replica reconciles", Gauge::default()),
+            registry_calls: catalog.add("lockstep_registry_calls", "Calls to registries", Family::default()),
+            registry_down: catalog.add("lockstep_registry_down", "Whether a registry cannot be reached", Family::default()),
+            pod_writes: catalog.add("lockstep_pod_writes", "Writes to pods", Family::default()),
+            transitions: catalog.add("lockstep_pod_transitions", "Changes of a pod's state", Family::default()),
         }
     }
 }

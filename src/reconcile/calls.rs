@@ -127,6 +127,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     }
 
     fn send_batch(&mut self, id: &ServiceId, now: Instant) -> bool {
+        self.spare_living(id);
         let Some(cluster) = self.settings.current.as_ref().map(|current| Arc::clone(&current.cluster)) else { return false };
         let Some(client) = self.settings.client_mut(&id.registry) else { return false };
         let (Some(capabilities), Ok(registry)) = (client.capabilities(), client.opened.as_ref().map(Arc::clone)) else { return false };

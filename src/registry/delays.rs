@@ -20,7 +20,7 @@ use crate::target::ServiceId;
 
 /// Time between two questions about a service.
 pub const REFRESH: Duration = Duration::from_secs(5 * 60);
-/// Time until a question that brought no answer is asked again.
+/// Time until a question that brought no answer is asked again; doubled each time, up to [`REFRESH`].
 pub const RETRY: Duration = Duration::from_secs(15);
 /// Answers older than this no longer count.
 pub const STALE: Duration = Duration::from_secs(3600);
@@ -48,18 +48,20 @@ pub async fn run<D: Drivers, K: Clock>(
     mut configuration: watch::Receiver<Option<Arc<Configuration>>>,
     known: watch::Sender<Known>,
 ) {
+    let mut retry = RETRY;
     loop {
         let current = configuration.borrow_and_update().clone();
         let answered = match &current {
             Some(current) => ask_all(&*drivers, &clock, current, &known).await,
             None => true,
         };
+        let pause = if answered { REFRESH } else { retry };
+        retry = if answered { RETRY } else { (retry * 2).min(REFRESH) };
         // Replicas start together; they need not ask together ever after.
-        let pause = if answered { REFRESH } else { RETRY }.mul_f64(0.9 + clock.jitter() / 5.0);
-        let waited = clock.sleep_until(clock.now().after(pause));
+        let waited = clock.sleep_until(clock.now().after(pause.mul_f64(0.9 + clock.jitter() / 5.0)));
         tokio::select! {
             () = waited => {}
-            changed = configuration.changed() => if changed.is_err() { return },
+            changed = configuration.changed() => if changed.is_err() { return } else { retry = RETRY },
         }
     }
 }
@@ -225,6 +227,14 @@ bindings:
         assert_eq!(ground.after(STALE - REFRESH).await, Some(30 * SECOND));
         assert_eq!(ground.after(REFRESH * 3).await, None);
         ground.answers(Ok(Some(31 * SECOND)));
-        assert_eq!(ground.after(RETRY * 2).await, Some(31 * SECOND), "a failed question is asked again soon");
+        assert_eq!(ground.after(REFRESH * 2).await, Some(31 * SECOND));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_question_is_asked_again_soon() {
+        let ground = ground(Err(CallError::Timeout));
+        assert_eq!(ground.after(SECOND).await, None);
+        ground.answers(Ok(Some(31 * SECOND)));
+        assert_eq!(ground.after(RETRY * 2).await, Some(31 * SECOND));
     }
 }

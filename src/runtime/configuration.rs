@@ -11,7 +11,6 @@ use futures_util::StreamExt;
 use tokio::sync::watch;
 
 use crate::config::{self, Configuration};
-use crate::metrics::Metrics;
 use crate::probes::Readiness;
 use crate::reconcile::cluster::{Cluster, Store};
 
@@ -23,7 +22,6 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Follows the ConfigMap.
 pub(super) struct Follower<C: Cluster> {
     pub(super) cluster: C,
-    pub(super) metrics: Arc<Metrics>,
     pub(super) readiness: Arc<Readiness>,
     pub(super) current: watch::Sender<Option<Arc<Configuration>>>,
 }
@@ -47,7 +45,6 @@ impl<C: Cluster> Follower<C> {
             };
             let Some(text) = text else { return };
             bad = !self.take(text.as_deref());
-            self.metrics.config_valid.set(i64::from(!bad));
             if bad && self.current.borrow().is_none() {
                 self.fall_back().await;
             }

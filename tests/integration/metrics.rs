@@ -20,7 +20,7 @@ fn the_page_and_the_program_name_the_same_metrics() {
 #[test]
 fn what_is_set_is_exposed() {
     let metrics = Metrics::new();
-    metrics.config_valid.set(1);
+    metrics.reconcile.config_valid.set(1);
     metrics.admission.refused(413);
     let text = metrics.encode();
     assert!(text.contains("lockstep_config_valid 1\n"), "{text}");

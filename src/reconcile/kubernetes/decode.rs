@@ -68,6 +68,7 @@ pub(crate) fn unmanaged(json: &str) -> Result<UnmanagedPod, ApiError> {
         mirror: meta.annotations.0.contains_key(MIRROR_ANNOTATION),
         job,
         released: meta.annotations.0.contains_key(names::RELEASED_ANNOTATION),
+        finalizer: meta.finalizers.0.iter().any(|finalizer| finalizer.is(names::FINALIZER)),
         key: key(meta.namespace, meta.name),
         uid: PodUid::new(meta.uid.owned()),
         labels: meta.labels.0,
@@ -183,13 +184,13 @@ struct PodSpec<'a> {
     #[serde(borrow)]
     node_name: Text<'a>,
     #[serde(borrow)]
+    restart_policy: Text<'a>,
+    #[serde(borrow)]
     readiness_gates: List<Object<Gate<'a>>>,
     #[serde(borrow)]
     containers: List<Object<Container<'a>>>,
     #[serde(borrow)]
     init_containers: List<Object<Container<'a>>>,
-    #[serde(borrow)]
-    restart_policy: Text<'a>,
 }
 
 #[derive(Default, Deserialize)]
@@ -270,7 +271,7 @@ struct ContainerStatus<'a> {
 #[serde(default)]
 struct ContainerState<'a> {
     #[serde(borrow)]
-    terminated: Maybe<Object<Terminated<'a>>>,
+    terminated: Maybe<Terminated<'a>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -425,20 +426,24 @@ fn ports(spec: &PodSpec<'_>) -> Vec<ContainerPort> {
 }
 
 fn containers(spec: &PodSpec<'_>, status: &PodStatus<'_>) -> Vec<ContainerView> {
-    let statuses: BTreeMap<&str, bool> = (status.container_statuses.0.iter().chain(&status.init_container_statuses.0))
-        .filter_map(|status| Some((status.0.name.0.as_deref()?, status.0.state.0.terminated.0.is_some())))
-        .collect();
-    let of = |container: &Container<'_>| statuses.get(container.name.0.as_deref().unwrap_or_default());
-    lasting(spec).map(|c| ContainerView { terminated: of(c).copied().unwrap_or(false), reported: of(c).is_some() }).collect()
+    let view = |state: Option<&ContainerState<'_>>| ContainerView {
+        terminated: state.is_some_and(|state| state.terminated.0.is_some()),
+        reported: state.is_some(),
+    };
+    states(spec, status).map(view).collect()
 }
 
-/// When the last of the containers that end with the pod terminated.
 fn finished(spec: &PodSpec<'_>, status: &PodStatus<'_>) -> Option<Timestamp> {
-    let lasting = |name: &Text<'_>| lasting(spec).any(|container| container.name.0.as_deref() == name.0.as_deref());
-    (status.container_statuses.0.iter().chain(&status.init_container_statuses.0))
-        .filter(|status| lasting(&status.0.name))
-        .filter_map(|status| status.0.state.0.terminated.0.as_ref()?.0.finished_at.0.as_deref()?.parse().ok())
-        .max()
+    let times = states(spec, status).filter_map(|state| state?.terminated.0.as_ref()?.finished_at.0.as_deref()?.parse().ok());
+    times.max()
+}
+
+/// The reported state of each lasting container.
+fn states<'s, 'a>(spec: &'s PodSpec<'a>, status: &'s PodStatus<'a>) -> impl Iterator<Item = Option<&'s ContainerState<'a>>> {
+    let statuses: BTreeMap<&str, &ContainerState<'a>> = (status.container_statuses.0.iter().chain(&status.init_container_statuses.0))
+        .filter_map(|status| Some((status.0.name.0.as_deref()?, &status.0.state.0)))
+        .collect();
+    lasting(spec).map(move |container| statuses.get(container.name.0.as_deref().unwrap_or_default()).copied())
 }
 
 fn condition(status: &PodStatus<'_>, type_: &str) -> Option<Condition> {
@@ -502,6 +507,15 @@ mod tests {
         assert!(ready.status);
         assert_eq!(ready.since, Some("2026-11-29T16:53:42Z".parse().unwrap()));
         assert_eq!((pod.gate, pod.claims), (None, None));
+        assert_eq!((pod.finished, pod.completes), (None, false));
+    }
+
+    #[rstest]
+    #[case("Never", true)]
+    #[case("OnFailure", true)]
+    #[case("Always", false)]
+    fn restart_policies(#[case] policy: &str, #[case] completes: bool) {
+        assert_eq!(pod(&changed(RUNNING, |pod| pod["spec"]["restartPolicy"] = policy.into())).unwrap().completes, completes);
     }
 
     #[test]
@@ -510,8 +524,7 @@ mod tests {
         assert_eq!(pod.phase, Phase::Failed);
         assert_eq!(pod.deletion, Some(Deletion { at: "2026-11-29T16:53:46Z".parse().unwrap(), grace_seconds: 3 }));
         assert_eq!(pod.containers, [ContainerView { terminated: true, reported: true }; 2]);
-        assert!(pod.finished.is_some_and(|at| at > "2026-11-29T16:53:00Z".parse().unwrap()), "{:?}", pod.finished);
-        assert!(!pod.completes);
+        assert_eq!(pod.finished, Some("2026-11-29T16:53:44Z".parse().unwrap()), "the init container ended earlier");
         assert!(!pod.containers_ready.unwrap().status);
     }
 
