@@ -20,8 +20,8 @@ use crate::target::{PodUid, ServiceId, TargetState};
 mod book;
 mod reading;
 
-pub use book::{Entry, Owner};
 use book::{Book, trouble};
+pub use book::{Entry, Owner};
 use reading::Reading;
 
 /// Changes of one service are gathered this long, so that pods that become ready together are one call.

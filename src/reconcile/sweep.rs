@@ -46,7 +46,10 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         }
         for (key, _) in orphans.iter().filter(|(_, seen)| **seen >= AUDITS) {
             let leave = stamps || service.budget.ask(key, current.registration.panic_threshold);
-            service.keep_book(key, &Entry { pod: &nameless(&key.uid), owner: Owner::Orphan, seq, observes: false, fresh: false, owned: false });
+            service.keep_book(
+                key,
+                &Entry { pod: &nameless(&key.uid), owner: Owner::Orphan, seq, observes: false, fresh: false, owned: false },
+            );
             if let Some(operation) = service.still_to_take_out(key).filter(|_| leave) {
                 service.enqueue(key, operation, 0, now);
                 self.touched.insert(id.clone());

@@ -20,7 +20,7 @@ use crate::product::Instance;
 use crate::world::api::Api;
 use crate::world::record::Failure;
 use crate::world::registry::SimDrivers;
-use crate::world::{Agenda, Errand, Noise, Process, Shared};
+use crate::world::{Agenda, Errand, Noise, Process, Shared, World};
 
 /// Rounds of one instant between world and product before it counts as restless.
 const ROUNDS: usize = 10_000;
@@ -36,6 +36,8 @@ pub(crate) struct Conditions {
     pub(crate) sabotage: Option<crate::sabotage::Sabotage>,
     /// Where the run ends; the last time in the story if left out.
     pub(crate) end: Option<Duration>,
+    /// Something to judge at the end of that instant.
+    pub(crate) checkpoint: Option<(Duration, fn(&mut World))>,
     /// Whether watches forget what is long ago, and registries can answer blocking reads.
     pub(crate) forgetful: bool,
     pub(crate) blocking: bool,
@@ -93,6 +95,9 @@ pub(crate) fn play(scenario: &Scenario, conditions: &Conditions, launch: impl Fn
             let mut world = shared.world();
             world.judge_instant();
             judge.instant(&mut world);
+            if let Some((_, check)) = conditions.checkpoint.filter(|(at, _)| *at == now) {
+                check(&mut world);
+            }
         }
         let upcoming = [stage.executor.next_timer(), shared.world().next_entry(), scenario.steps.get(next_step).map(|step| step.at.0)];
         match upcoming.into_iter().flatten().min() {
@@ -134,6 +139,9 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
         match self.setting.configuration(&scenario.config) {
             Ok((text, configuration)) => world.set_configuration(&text, Some(configuration)),
             Err(error) => world.fail("config", "a configuration that parses", error),
+        }
+        if let Some((at, _)) = conditions.checkpoint {
+            world.later(at, Agenda::Nothing);
         }
         for at in times {
             world.later(*at, Agenda::Nothing);

@@ -2,7 +2,7 @@
 //!
 //! The story is told in the steps of the scenario grammar, so that it can be shrunk, printed and run as a scenario.
 //!
-//! Invariant: faults end at [`Tale::quiet`]; from then on nothing is touched but what kubelets and controllers still owe.
+//! Invariant: faults end before the last part of a world; from then on nothing is touched but what kubelets and controllers still owe.
 //! Absent on purpose: reactions; kubelets and controllers follow the story, whatever the product does.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::cast::{self, Life};
-use super::faults;
+use super::{ending, faults};
 use crate::executor::Random;
 use crate::scenario::grammar::{
     ActiveAs, ConfigSpec, Drains, Expectation, GoneWord, Keys, Number, Preloaded, RegistrySpec, Scenario, Span, SpanOrNever, StateWord,
@@ -29,11 +29,8 @@ const AFTERWARDS: Duration = Duration::from_secs(900);
 /// A world to be played.
 #[derive(Clone, Debug)]
 pub(crate) struct Tale {
-    pub(crate) seed: u64,
     pub(crate) scenario: Scenario,
     pub(crate) conditions: Conditions,
-    /// When the last fault is over.
-    pub(crate) quiet: Duration,
     /// Kinds of fault that were drawn.
     pub(crate) kinds: Vec<faults::Kind>,
 }
@@ -242,6 +239,9 @@ impl Author {
         if let Some(noise) = &mut self.conditions.noise {
             noise.until = quiet;
         }
+        if ending::is_prompt(&kinds) {
+            self.conditions.checkpoint = Some((quiet + ending::PROMPT, ending::prompt));
+        }
         self.conditions.end = Some(quiet + AFTERWARDS);
         let scenario = Scenario {
             name: format!("seed-{seed}"),
@@ -257,6 +257,6 @@ impl Author {
                 ..Expectation::default()
             }],
         };
-        Tale { seed, scenario, conditions: self.conditions, quiet, kinds }
+        Tale { scenario, conditions: self.conditions, kinds }
     }
 }

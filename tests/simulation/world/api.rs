@@ -76,6 +76,7 @@ impl Api {
         let mut sent = sabotage.patch(patch, self.shared.exec.wall())?;
         if sabotage == Sabotage::IgnoresUid {
             let world = self.shared.world();
+            sent.resource_version = None;
             sent.uid = world.pod_of_key(key).map_or(sent.uid, |id| world.pods[id].uid.clone());
         }
         Some(sent)

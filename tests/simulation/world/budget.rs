@@ -68,11 +68,11 @@ impl World {
         if !pod.is_live() || serves || !bound {
             return false;
         }
-        let Some(service) = self.registries.get(&id.registry).and_then(|one| one.services.get(&id.service)) else { return false };
+        let Some(registry) = self.registries.get(&id.registry) else { return false };
         pod.registered.iter().any(|(one, address)| {
             one == id
                 && pod.ips.contains(&address.ip())
-                && service.tracks.get(&(pod.uid.clone(), *address)).is_some_and(|track| track.operation != Operation::Register)
+                && registry.track(&id.service, &pod.uid, *address).is_some_and(|track| track.operation != Operation::Register)
         })
     }
 }

@@ -114,6 +114,12 @@ impl World {
         self.debts = crate::debts::parse(text);
     }
 
+    /// Whether any target stands where a claim says.
+    pub(crate) fn stands(&self, claim: &Claim) -> bool {
+        let service = self.registries.get(&claim.service.registry).and_then(|one| one.services.get(&claim.service.service));
+        service.is_some_and(|service| service.targets.values().any(|held| held.address == claim.address))
+    }
+
     /// How many claims the debts hold.
     pub(crate) fn debt_count(&self) -> usize {
         self.debts.len()
@@ -270,7 +276,7 @@ impl World {
         let Some(registry) = self.registries.get(&binding.service.registry) else { return false };
         let Some(service) = registry.services.get(&binding.service.service) else { return false };
         let observed = binding.mode == Mode::Observe;
-        let track = service.tracks.get(&(uid.clone(), address)).filter(|_| !observed);
+        let track = registry.track(&binding.service.service, uid, address).filter(|_| !observed);
         let accepted = binding.ack == Ack::Accepted;
         if accepted && track.is_some_and(|track| track.accepted) {
             return true;
@@ -347,7 +353,7 @@ impl World {
         let pod = &self.pods[id];
         let registry = self.registries.get(&service_id.registry)?;
         let service = registry.services.get(&service_id.service)?;
-        let track = service.tracks.get(&(pod.uid.clone(), address));
+        let track = registry.track(&service_id.service, &pod.uid, address);
         let accepts = self.accepts(service_id);
         if accepts && track.is_some_and(|track| track.deregistered) {
             return None;
@@ -365,7 +371,7 @@ impl World {
                         .and_then(|uid| self.pod_of_uid(uid))
                         .is_some_and(|owner| owner > id && self.pods[owner].is_live())
             });
-        let track = service.tracks.get(&(pod.uid.clone(), address));
+        let track = registry.track(&service_id.service, &pod.uid, address);
         let accepts =
             self.in_force().any(|one| one.bindings.iter().any(|binding| binding.service == *service_id && binding.ack == Ack::Accepted));
         let told = |track: &Track| track.absent || (accepts && track.deregistered);
@@ -375,13 +381,13 @@ impl World {
                 .registered
                 .iter()
                 .filter(|(one, _)| one == service_id)
-                .all(|(_, address)| service.tracks.get(&(pod.uid.clone(), *address)).is_some_and(told))
+                .all(|(_, address)| registry.track(&service_id.service, &pod.uid, *address).is_some_and(told))
         {
             return None;
         }
         let mine = pod.registered.iter().filter(|(one, _)| one == service_id);
         let last = mine
-            .filter_map(|(_, address)| service.tracks.get(&(pod.uid.clone(), *address)))
+            .filter_map(|(_, address)| registry.track(&service_id.service, &pod.uid, *address))
             .map(|track| (track.answered.max(track.sent), track.answered_at))
             .reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
         let shown = service.received.iter().rev().any(|listing| {
@@ -460,7 +466,9 @@ impl World {
             }
         }
         let now = self.now;
-        let flying = self.service(id).1.tracks.get(&(change.uid.clone(), change.address)).and_then(|track| track.in_flight);
+        let registry = self.registries.get(&id.registry);
+        let flying =
+            registry.and_then(|registry| registry.track(&id.service, &change.uid, change.address)).and_then(|track| track.in_flight);
         if flying.is_some_and(|(_, until)| now < until) {
             self.fail("A7", format!("{what}: sent after the previous change of it was answered"), "that one is still under way");
         }

@@ -93,12 +93,12 @@ pub(crate) struct Service {
     history: Vec<(Duration, Arc<Snapshot>)>,
     index: u64,
     wakers: Vec<Waker>,
-    pub(crate) tracks: HashMap<(PodUid, SocketAddr), Track>,
+    pub(crate) tracks: HashMap<(PodUid, TargetKey), Track>,
     pub(crate) received: VecDeque<Received>,
 }
 
 /// What tells two targets apart.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum TargetKey {
     Uid(PodUid, u16),
     Address(SocketAddr),
@@ -221,7 +221,8 @@ impl Behaviour {
         })
     }
 
-    fn key(&self, address: SocketAddr, owner: Option<&PodUid>) -> TargetKey {
+    /// What tells a pod's target at that address from others.
+    pub(crate) fn key(&self, address: SocketAddr, owner: Option<&PodUid>) -> TargetKey {
         match (self.keys, owner) {
             (TargetKeys::Uid, Some(uid)) => TargetKey::Uid(uid.clone(), address.port()),
             _ => TargetKey::Address(address),
@@ -495,6 +496,11 @@ impl World {
 }
 
 impl SimRegistryState {
+    /// The last change of a pod's target in a service.
+    pub(crate) fn track(&self, service: &str, uid: &PodUid, address: SocketAddr) -> Option<&Track> {
+        self.services.get(service)?.tracks.get(&(uid.clone(), self.behaviour.key(address, Some(uid))))
+    }
+
     /// An empty registry.
     pub(crate) fn new(behaviour: Behaviour) -> Self {
         Self { behaviour, services: BTreeMap::new(), keeps_history: false }
@@ -602,7 +608,11 @@ impl Registry for SimRegistry {
         if self.sabotage == Some(Sabotage::DoesNotWaitForAnswers) {
             return answered.answer;
         }
-        let keys = changes.iter().map(|change| (change.uid.clone(), change.address)).collect();
+        let keys = {
+            let mut world = self.shared.world();
+            let behaviour = world.service(&id).0;
+            changes.iter().map(|change| (change.uid.clone(), behaviour.key(change.address, Some(&change.uid)))).collect()
+        };
         let mut flight = Flight { shared: &self.shared, id: &id, keys, sent };
         Sleep::until(&self.shared.exec, answered.at).await;
         super::api::Yield::default().await;
@@ -650,7 +660,7 @@ impl Future for Differs<'_> {
 struct Flight<'a> {
     shared: &'a Arc<Shared>,
     id: &'a ServiceId,
-    keys: Vec<(PodUid, SocketAddr)>,
+    keys: Vec<(PodUid, TargetKey)>,
     sent: u64,
 }
 
@@ -829,6 +839,8 @@ impl World {
         let in_flight = Some((process, self.now + CALL_TIMEOUT));
         let operation = change.operation;
         let track = Track { operation, sent, answered: sent, answered_at, in_flight, accepted: false, absent: false, deregistered: false };
-        self.service(id).1.tracks.insert((change.uid.clone(), change.address), track);
+        let (behaviour, service) = self.service(id);
+        let key = behaviour.key(change.address, Some(&change.uid));
+        service.tracks.insert((change.uid.clone(), key), track);
     }
 }
