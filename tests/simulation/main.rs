@@ -37,6 +37,9 @@ fn main() -> ExitCode {
     if wants("seeds") {
         failed += seeds::run(say, setting);
     }
+    if words.iter().any(|word| word == "sabotage") {
+        failed += sabotage::run(&say, setting("LOCKSTEP_SABOTAGE").as_deref());
+    }
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
