@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helper functions too")]
 
+mod certificates;
+mod memory_api;
 mod metrics;
 mod registry_conformance;
 mod registry_conformance_grounds;
