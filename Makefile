@@ -11,7 +11,7 @@ STEP := .ci/step
 ROOT := $(filter 0,$(shell id -u))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long simulate fmt lint audit image packages programs clean
+.PHONY: help demo test test-long simulate scenarios fmt lint audit image packages programs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -23,11 +23,15 @@ test: packages programs ## all tests, those on a real cluster included
 	@$(STEP) "compile the tests" cargo test --locked --no-run
 	@$(STEP) "run the tests" cargo test --locked --no-fail-fast
 
-test-long: test ## what repeats and soaks
+test-long: test ## what repeats and soaks, for an hour or so
+	@$(STEP) "many random worlds" env LOCKSTEP_SEEDS=20000 cargo test --locked --test simulation seeds
 	@for round in 1 2 3; do $(STEP) "cluster tests, again ($$round)" cargo test --locked --test cluster || exit 1; done
 
-simulate: ## the simulation alone
-	@cargo test --locked --test simulation
+simulate: ## random worlds of the simulation; SEEDS=5000 runs so many, SEED=7 replays one
+	@LOCKSTEP_SEEDS=$(SEEDS) LOCKSTEP_SEED=$(SEED) cargo test --locked --test simulation seeds
+
+scenarios: ## the scenario files, run by the simulation; DIR=folder runs others
+	@LOCKSTEP_SCENARIOS=$(DIR) cargo test --locked --test simulation scenarios
 
 fmt: ## format the code
 	@cargo fmt
@@ -37,6 +41,7 @@ lint: packages $(DENY) ## formatting, clippy, licences and bans, scripts, chart
 	@$(STEP) "clippy" cargo clippy --locked --all-targets -- -D warnings
 	@$(STEP) "bans, licences, sources" $(DENY) --config .deny.toml --log-level error check bans licenses sources
 	@$(STEP) "scripts" shellcheck --severity warning .ci/run .ci/step $$(find tests -maxdepth 2 -type f -exec grep -lE '^#!/bin/(ba)?sh' {} +)
+	@$(STEP) "chart" sh -c '$$(tests/cluster/build helm)/helm lint --strict --quiet charts/lockstep'
 
 audit: $(DENY) ## known vulnerabilities in what we depend on
 	@$(DENY) --config .deny.toml fetch db || { echo "audit: the advisory database cannot be reached, so nothing was checked" >&2; exit 2; }

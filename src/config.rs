@@ -15,6 +15,7 @@ mod registries;
 mod schema;
 mod text;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -181,6 +182,17 @@ pub struct HaproxyConfig {
     pub instance_timeout: Duration,
     /// Name of the credential file with the CA, where the API speaks TLS.
     pub tls_ca: Option<String>,
+    /// What its bindings say of each backend, by the backend's name.
+    pub backends: BTreeMap<Arc<str>, HaproxyBackend>,
+}
+
+/// What bindings say of a backend of HAProxy; all of one backend say the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HaproxyBackend {
+    /// How servers come to be.
+    pub servers: Servers,
+    /// Whether they are checked.
+    pub check: bool,
 }
 
 /// Settings of an `http` registry.

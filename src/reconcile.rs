@@ -100,13 +100,15 @@ where
     let (inbox, inputs) = mpsc::channel(actor::INBOX);
     let tenure = Tenure::default();
     let (give_back, given_back) = tokio::sync::watch::channel(false);
+    let (wish, wished) = tokio::sync::watch::channel(0);
     clock.spawn(watch::reflect(cluster.configuration(), inbox.clone(), Input::Configuration));
     clock.spawn(watch::reflect(cluster.nodes(), inbox.clone(), Input::Node));
     clock.spawn(watch::reflect(cluster.namespaces(), inbox.clone(), Input::Namespace));
     clock.spawn(watch::pods(cluster.clone(), clock.clone(), inbox.clone()));
-    clock.spawn(watch::relist(cluster.clone(), clock.clone(), inbox.clone()));
+    clock.spawn(watch::relist(cluster.clone(), clock.clone(), inbox.clone(), wished));
     clock.spawn(lead(cluster.clone(), clock.clone(), options.identity.clone(), tenure.clone(), inbox.clone(), given_back));
-    actor::Actor::new((cluster, drivers, clock), options, metrics, inbox, tenure, give_back).run(inputs, stop).await;
+    let wires = actor::Wires { give_back, wish };
+    actor::Actor::new((cluster, drivers, clock), options, metrics, inbox, tenure, wires).run(inputs, stop).await;
 }
 
 /// Pursues the Lease and tells the loop of it.

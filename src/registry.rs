@@ -10,6 +10,7 @@ pub mod credentials;
 pub mod delays;
 pub mod driver;
 pub mod endpoint;
+pub mod haproxy;
 pub mod http;
 pub mod reach;
 pub mod text;
@@ -74,7 +75,7 @@ pub enum DrainKind {
 /// What tells two targets of one service apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetKeys {
-    /// Pod UID and port.
+    /// Address, port and pod UID: a change names one incarnation, and two may have one address.
     Uid,
     /// Address and port: whoever registers last owns it.
     Address,

@@ -69,6 +69,35 @@ pub fn answer(body: &[u8], snapshot: &Snapshot) -> Result<Answered, Refusal> {
     })
 }
 
+/// Whether a text begins with a JSON object that calls itself a review, readable to its end or not.
+pub fn is_review(text: &str) -> bool {
+    #[derive(Default)]
+    struct Head<'a> {
+        api_version: Part<Cow<'a, str>>,
+        kind: Part<Cow<'a, str>>,
+    }
+    impl<'de> Shape<'de> for Head<'de> {
+        fn of_map<A: MapAccess<'de>>(mut map: A) -> Result<Part<Self>, A::Error> {
+            let mut head = Self::default();
+            while let Some(Key(key)) = map.next_key()? {
+                match &*key {
+                    "apiVersion" => head.api_version = map.next_value()?,
+                    "kind" => head.kind = map.next_value()?,
+                    _ => skip(&mut map)?,
+                }
+            }
+            Ok(Part::Found(head))
+        }
+    }
+    let head = Part::<Head<'_>>::deserialize(&mut serde_json::Deserializer::from_str(text));
+    head.ok().as_ref().and_then(Part::found).is_some_and(|head| calls_itself_a_review(head.api_version.text(), head.kind.text()))
+}
+
+/// Whether an object with these names is meant to be a review, of whatever version.
+pub fn calls_itself_a_review(api_version: &str, kind: &str) -> bool {
+    kind == KIND || api_version.split_once('/').is_some_and(|(group, _)| API_VERSION.split_once('/').is_some_and(|(ours, _)| group == ours))
+}
+
 impl Refusal {
     /// Bytes that are no review.
     pub fn malformed(message: impl Into<String>) -> Self {

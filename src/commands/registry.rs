@@ -27,9 +27,11 @@ use tokio::sync::watch;
 pub use api::Route;
 
 use crate::args::RegistryArgs;
+use crate::telemetry;
 
 /// Runs the command until it is told to stop.
 pub async fn run(args: RegistryArgs) -> anyhow::Result<ExitCode> {
+    telemetry::start(&args.log)?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let server = Server::open(&args).await?;

@@ -249,6 +249,7 @@ fn release_patch(pod: &PodView, now: jiff::Timestamp) -> PodPatch {
     };
     PodPatch {
         uid: pod.uid.clone(),
+        resource_version: None,
         conditions: if pod.gated { vec![gate] } else { Vec::new() },
         finalizer: Some(Presence::Absent),
         label: false,

@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use super::error::{ConfigErrors, nearest, quoted};
 use super::fields::{Field, Fields};
-use super::{Configuration, Injection, OnDrainTimeout, OnGateTimeout, PreStop, ProbeGrace, Registration};
+use super::{
+    Binding, Configuration, DriverConfig, HaproxyBackend, Injection, OnDrainTimeout, OnGateTimeout, PreStop, ProbeGrace, Registration,
+    RegistryConfig,
+};
 use super::{bindings, registries, text};
 use crate::names::{CONFIG_API_VERSION, CONFIG_KIND};
 use crate::yaml::{self, Limits, Position, Value};
@@ -68,8 +71,18 @@ fn root(field: &Field<'_>, errors: &mut ConfigErrors) -> Configuration {
     let registries = fields.optional("registries").map(|field| registries::read(&field, errors)).unwrap_or_default();
     let bindings = fields.optional("bindings").map(|field| bindings::read(&field, &registries, errors)).unwrap_or_default();
     fields.finish(errors);
-    let registries = registries.into_iter().filter_map(|named| named.config).collect();
+    let registries = registries.into_iter().filter_map(|named| named.config).map(|config| with_backends(config, &bindings)).collect();
     Configuration { cluster, injection, registration, registries, bindings }
+}
+
+/// The registry, with what its bindings say of its backends.
+fn with_backends(mut config: RegistryConfig, bindings: &[Binding]) -> RegistryConfig {
+    if let DriverConfig::Haproxy(haproxy) = &mut config.driver {
+        let here = bindings.iter().filter(|binding| binding.service.registry == config.name);
+        let backend = |binding: &Binding| HaproxyBackend { servers: binding.servers, check: binding.check };
+        haproxy.backends = here.map(|binding| (binding.service.service.clone(), backend(binding))).collect();
+    }
+    config
 }
 
 fn constant(fields: &mut Fields<'_>, key: &'static str, value: &str, errors: &mut ConfigErrors) {

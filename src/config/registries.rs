@@ -3,6 +3,7 @@
 //! Invariant: a credential is the name of a file and never a path or the secret; no address is link-local.
 //! Absent on purpose: opening them (`registry`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,7 +110,8 @@ fn haproxy(field: &Field<'_>, errors: &mut ConfigErrors) -> Option<HaproxyConfig
         tls.fail(errors, "cannot protect a unix socket", "leave tls out, or write host:port");
     }
     fields.finish(errors);
-    Some(HaproxyConfig { addresses: addresses?, instance_timeout, tls_ca })
+    // The bindings, which are read later, say what its backends are.
+    Some(HaproxyConfig { addresses: addresses?, instance_timeout, tls_ca, backends: BTreeMap::new() })
 }
 
 fn addresses(field: &Field<'_>, errors: &mut ConfigErrors) -> Vec<String> {

@@ -37,7 +37,7 @@ const BURST: usize = 256;
 const WALL_CHECK: std::time::Duration = std::time::Duration::from_secs(4);
 
 /// A pod that lost our label and cannot get it back is read this often.
-const UNWATCHED: std::time::Duration = std::time::Duration::from_secs(15);
+pub(super) const UNWATCHED: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// One replica's reconciler.
 pub(super) struct Actor<C, D: Drivers, K> {
@@ -54,7 +54,7 @@ pub(super) struct Actor<C, D: Drivers, K> {
     pub(super) tenure: Tenure,
     pub(super) term: Option<Term>,
     pub(super) terms: u64,
-    pub(super) give_back: watch::Sender<bool>,
+    pub(super) wires: Wires,
     /// Pods to look at.
     pub(super) dirty: BTreeSet<PodUid>,
     /// Services to look at.
@@ -74,6 +74,15 @@ pub(super) struct Actor<C, D: Drivers, K> {
     lease_ended: bool,
 }
 
+/// How the loop speaks to the tasks beside it.
+#[derive(Debug)]
+pub(super) struct Wires {
+    /// Gives the Lease back.
+    pub(super) give_back: watch::Sender<bool>,
+    /// Wishes for a list of all pods, counted.
+    pub(super) wish: watch::Sender<u64>,
+}
+
 impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     pub(super) fn new(
         world: (C, D, K),
@@ -81,7 +90,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         metrics: Arc<Metrics>,
         inbox: mpsc::Sender<Input>,
         tenure: Tenure,
-        give_back: watch::Sender<bool>,
+        wires: Wires,
     ) -> Self {
         let (cluster, drivers, clock) = world;
         Self {
@@ -98,7 +107,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             tenure,
             term: None,
             terms: 0,
-            give_back,
+            wires,
             dirty: BTreeSet::new(),
             touched: BTreeSet::new(),
             wakes: BTreeSet::new(),
@@ -212,7 +221,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     fn take(&mut self, input: Input) {
         match input {
             Input::Page(pods) => pods.into_iter().for_each(|pod| self.bring(pod)),
-            Input::ListEnd { version, uids } => self.list_ended(&version, &uids),
+            Input::ListEnd { version, uids, wish } => self.list_ended(&version, &uids, wish),
             Input::Pod(PodEvent::Applied(pod)) => self.bring(*pod),
             Input::Pod(PodEvent::Deleted(pod)) => self.deleted(*pod),
             Input::Pod(PodEvent::Bookmark(_)) => {}
@@ -229,6 +238,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             Input::Loaded { term, store, answer } => self.loaded(term, store, answer),
             Input::Stored { term, store, answer } => self.stored(term, store, answer),
             Input::Adopted { term, pod } => self.adopted(term, *pod),
+            Input::Stray(pod) => self.strayed(*pod),
             Input::AdoptionEnded { term, complete } => self.adoption_ended(term, complete),
             Input::Told => self.told(),
         }
@@ -272,6 +282,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             self.next_chore(),
         ];
         let now = self.clock.now();
+        if self.stopping || !self.is_filled() {
+            return now.after(WALL_CHECK * 15);
+        }
         firsts.into_iter().flatten().min().map_or(now.after(WALL_CHECK * 15), |at| at.max(Instant::default()))
     }
 
@@ -281,7 +294,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.clock.now().after(ahead).min(self.wall_check.max(self.clock.now()))
     }
 
-    fn list_ended(&mut self, version: &str, uids: &BTreeSet<PodUid>) {
+    fn list_ended(&mut self, version: &str, uids: &BTreeSet<PodUid>, wish: u64) {
         let missing: Vec<PodUid> = self
             .pods
             .iter()
@@ -296,6 +309,10 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             self.dirty.extend(self.pods.iter().map(|(uid, _)| uid.clone()));
         }
         self.pods.tend(self.clock.now());
+        if let Some(term) = self.term.as_mut().filter(|term| !term.listed && wish >= term.number) {
+            term.listed = true;
+            self.dirty.extend(self.pods.iter().map(|(uid, _)| uid.clone()));
+        }
     }
 
     fn deleted(&mut self, pod: PodView) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 
 use super::Drivers;
-use super::actor::Actor;
+use super::actor::{Actor, UNWATCHED};
 use super::clock::{Clock, Instant};
 use super::cluster::{ApiError, Cluster, Page, PodPatch, Presence, Subject, UnmanagedPod};
 use super::input::Input;
@@ -96,6 +96,17 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         }
     }
 
+    /// A pod has our finalizer and not our label, and cannot get it back: no watch will speak of it.
+    pub(super) fn strayed(&mut self, pod: PodView) {
+        let at = self.clock.now().after(UNWATCHED);
+        let uid = pod.uid.clone();
+        self.bring(pod);
+        if let Some(entry) = self.pods.get_mut(&uid) {
+            entry.unwatched = Some(at);
+            self.retries.insert((at, uid));
+        }
+    }
+
     /// A look has ended.
     pub(super) fn adoption_ended(&mut self, term: u64, complete: bool) {
         let (now, jitter) = (self.clock.now(), self.clock.jitter());
@@ -126,31 +137,36 @@ impl<C: Cluster, K: Clock> Look<C, K> {
     /// Looks through a namespace; whether all of it could be done.
     async fn through(&self, namespace: &str) -> bool {
         let mut page = Page { limit: PAGE, token: None };
+        let mut complete = true;
         loop {
-            let Ok(answer) = self.cluster.list_unmanaged(namespace, page.clone()).await else { return false };
-            let candidates: Vec<UnmanagedPod> = answer.pods.into_iter().filter(|pod| is_candidate(pod, &self.configuration)).collect();
+            let list = self.cluster.list_unmanaged(namespace, page.clone());
+            let Ok(answer) = super::calls::api_limited(&self.clock, list).await else { return false };
+            let candidates: Vec<UnmanagedPod> =
+                answer.pods.into_iter().filter(|pod| pod.finalizer || is_candidate(pod, &self.configuration)).collect();
             let adopted = futures_util::stream::iter(candidates).map(|pod| self.adopt(pod)).buffered(AT_A_TIME);
-            if !adopted.all(|done| async move { done }).await {
-                return false;
-            }
+            complete &= adopted.fold(true, |all, done| async move { all && done }).await;
             match answer.next {
                 Some(token) => page.token = Some(token),
-                None => return true,
+                None => return complete,
             }
         }
     }
 
     async fn adopt(&self, candidate: UnmanagedPod) -> bool {
-        let pod = match self.cluster.pod(&candidate.key).await {
+        let pod = match super::calls::api_limited(&self.clock, self.cluster.pod(&candidate.key)).await {
             Ok(Some(pod)) if pod.uid == candidate.uid => pod,
             Ok(_) => return true,
             Err(_) => return false,
         };
-        if !life::live(&pod) || pod.completes || pod.released {
+        if candidate.finalizer && pod.finalizer && (!life::live(&pod) || pod.released) {
+            return self.inbox.send(Input::Stray(Box::new(pod))).await.is_ok();
+        }
+        if !life::live(&pod) || pod.released || (pod.completes && !pod.finalizer) {
             return true;
         }
         let patch = PodPatch {
             uid: pod.uid.clone(),
+            resource_version: None,
             conditions: Vec::new(),
             finalizer: Some(Presence::Present),
             label: true,

@@ -16,6 +16,8 @@ pub struct Budget {
     counted: BTreeSet<Key>,
     /// Grants that are outstanding.
     granted: BTreeSet<Key>,
+    /// Out of use without a grant: the registry has lost them, or somebody else has taken them out.
+    away: BTreeSet<Key>,
     /// Who asked in vain.
     refused: BTreeSet<Key>,
 }
@@ -26,7 +28,8 @@ impl Budget {
         if self.granted.contains(key) {
             return true;
         }
-        let room = self.granted.len() < allowed(self.counted.len(), panic_threshold);
+        let others = self.out_of_use() - usize::from(self.away.contains(key));
+        let room = others < allowed(self.counted.len(), panic_threshold);
         if room {
             self.refused.remove(key);
             self.granted.insert(key.clone());
@@ -52,15 +55,25 @@ impl Budget {
         }
     }
 
-    /// Notes that `key` is out of use already, whoever granted it.
-    pub fn outstanding(&mut self, key: &Key) {
+    /// Notes that `key` was granted by an earlier leader.
+    pub fn inherit(&mut self, key: &Key) {
         self.granted.insert(key.clone());
         self.refused.remove(key);
+    }
+
+    /// Notes whether `key` is out of use though nobody granted it: it leaves less room, and is no leave to send anything.
+    pub fn note_away(&mut self, key: &Key, away: bool) {
+        if away {
+            self.away.insert(key.clone());
+        } else {
+            self.away.remove(key);
+        }
     }
 
     /// Gives back what `key` had.
     pub fn settle(&mut self, key: &Key) {
         self.granted.remove(key);
+        self.away.remove(key);
         self.refused.remove(key);
     }
 
@@ -72,12 +85,19 @@ impl Budget {
 
     /// Those refused before for whom there may be room now; no more of them than there is room for.
     pub fn hopeful(&mut self, panic_threshold: u8) -> Vec<Key> {
-        let room = allowed(self.counted.len(), panic_threshold).saturating_sub(self.granted.len());
+        if self.refused.is_empty() {
+            return Vec::new();
+        }
+        let room = allowed(self.counted.len(), panic_threshold).saturating_sub(self.out_of_use());
         let hopeful: Vec<Key> = self.refused.iter().take(room).cloned().collect();
         for key in &hopeful {
             self.refused.remove(key);
         }
         hopeful
+    }
+
+    fn out_of_use(&self) -> usize {
+        self.granted.len() + self.away.difference(&self.granted).count()
     }
 }
 
@@ -128,5 +148,20 @@ mod tests {
         assert!(budget.ask(&key(3), 50));
         budget.forget(&key(4));
         assert!(!budget.ask(&key(2), 50), "fewer count, so fewer may be out");
+    }
+
+    #[test]
+    fn what_is_away_leaves_less_room_and_no_leave() {
+        let mut budget = Budget::default();
+        for number in 1..=4 {
+            budget.count(&key(number), true);
+        }
+        budget.note_away(&key(1), true);
+        assert!(!budget.granted(&key(1)));
+        assert!(budget.ask(&key(2), 50));
+        assert!(!budget.ask(&key(3), 50));
+        assert!(budget.ask(&key(1), 50), "what is away already takes no more room");
+        budget.settle(&key(2));
+        assert!(budget.ask(&key(3), 50));
     }
 }

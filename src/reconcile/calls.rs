@@ -90,6 +90,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         if !self.call_ended(term, true) {
             return;
         }
+        tracing::trace!(elapsed_ms = now.0.as_millis(), service = %id, seq = seq.0, answer = ?answer, "a batch was answered");
         if let Some(answer) = answer {
             self.note_call(id, "apply", answer.as_ref().err(), now);
         }
@@ -109,6 +110,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         }
         let Some(service) = self.term.as_mut().and_then(|term| term.services.get_mut(id)) else { return };
         let news = matches!(answer, Some(Ok(_) | Err(CallError::ServiceMissing(_))));
+        tracing::trace!(elapsed_ms = now.0.as_millis(), service = %id, began = began.0, answer = ?answer, "a service was read");
         let concerned = service.listed(began, answer, now, jitter);
         self.concern(id, concerned);
         if news {
@@ -125,6 +127,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     }
 
     fn send_batch(&mut self, id: &ServiceId, now: Instant) -> bool {
+        self.spare_living(id);
         let Some(cluster) = self.settings.current.as_ref().map(|current| Arc::clone(&current.cluster)) else { return false };
         let Some(client) = self.settings.client_mut(&id.registry) else { return false };
         let (Some(capabilities), Ok(registry)) = (client.capabilities(), client.opened.as_ref().map(Arc::clone)) else { return false };
@@ -133,6 +136,10 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let changes = service.batch(now, &capabilities, &cluster);
         if changes.is_empty() {
             return false;
+        }
+        for change in &changes {
+            let operation = change.operation.as_str();
+            tracing::trace!(elapsed_ms = now.0.as_millis(), service = %id, operation, target = %change.address, uid = %change.uid, "a change is sent");
         }
         client.breaker.call();
         client.bucket.take(now);

@@ -117,6 +117,8 @@ pub struct UnmanagedPod {
     pub job: bool,
     /// Whether `lockstep release` let it go.
     pub released: bool,
+    /// Whether our finalizer is there: it was managed, and lost its label.
+    pub finalizer: bool,
 }
 
 /// One patch of `pods/status`; what is `None` or empty stays as it is.
@@ -124,6 +126,8 @@ pub struct UnmanagedPod {
 pub struct PodPatch {
     /// The pod it is meant for; another incarnation is answered 422.
     pub uid: PodUid,
+    /// The version it is meant for, where that matters; another one is answered 409.
+    pub resource_version: Option<String>,
     /// Our conditions, merged by type.
     pub conditions: Vec<ConditionPatch>,
     /// Puts our finalizer in or takes it out.

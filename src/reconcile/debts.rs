@@ -11,7 +11,7 @@ use super::actor::Actor;
 use super::clock::Clock;
 use super::cluster::{ApiError, Cluster, Store, Stored, Subject};
 use super::limits::Backoff;
-use super::service::{Entry, Key, Seq};
+use super::service::{Entry, Key, Owner, Seq};
 use crate::config::Mode;
 use crate::registration::Reason;
 use crate::registration::claim::{Claim, Debt, MAX_DEBTS, parse_debts, print_debts};
@@ -227,7 +227,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                 service.withdraw(&owed.1);
                 continue;
             }
-            service.keep_book(&owed.1, &Entry { pod: &debt.pod, seq, observes: false, fresh: false, owned: false });
+            service.keep_book(&owed.1, &Entry { pod: &debt.pod, owner: Owner::Debt, seq, observes: false, fresh: false, owned: false });
             if let Some(operation) = service.still_to_take_out(&owed.1) {
                 service.enqueue(&owed.1, operation, 0, now);
                 self.touched.insert(id.clone());
@@ -236,6 +236,31 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         if ended {
             self.write_debts();
         }
+    }
+
+    /// Takes changes of targets without a pod out of the queue where a pod has come to the address meanwhile.
+    pub(super) fn spare_living(&mut self, id: &ServiceId) {
+        let Some(service) = self.term.as_ref().and_then(|term| term.services.get(id)) else { return };
+        let queued = service.queued_without_pod();
+        let spared: Vec<Key> = queued
+            .into_iter()
+            .filter(|(key, owner)| match owner {
+                Owner::Pod => false,
+                Owner::Debt => self.pods.live_at(key.address.ip()),
+                Owner::Orphan => self.is_claimed(id, key),
+            })
+            .map(|(key, _)| key)
+            .collect();
+        let Some(service) = self.term.as_mut().and_then(|term| term.services.get_mut(id)) else { return };
+        for key in spared {
+            service.withdraw(&key);
+        }
+    }
+
+    /// Whether a pod claims the endpoint.
+    pub(super) fn is_claimed(&self, id: &ServiceId, key: &Key) -> bool {
+        let mut pods = self.pods.at(key.address.ip());
+        pods.any(|(_, pod)| pod.claims.iter().any(|claim| claim.address == key.address && claim.service == *id))
     }
 
     /// Gives up debts that nobody could pay.

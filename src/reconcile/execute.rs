@@ -25,6 +25,8 @@ use crate::target::{PodUid, ServiceId};
 const WRITES: usize = 64;
 /// Not found: the pod is gone.
 const NOT_FOUND: u16 = 404;
+/// The patch names another version than the present one.
+const CONFLICT: u16 = 409;
 /// The patch names another UID, or puts a finalizer on a pod that is being deleted.
 const UNPROCESSABLE: u16 = 422;
 
@@ -98,6 +100,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         match answer {
             Some(Ok(pod)) => {
                 entry.backoff.succeed();
+                entry.conflicted = false;
                 entry.unwatched = entry.unwatched.filter(|_| !is_labelled(&pod));
                 self.bring(pod);
                 if let Some(notice) = tell {
@@ -107,8 +110,14 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             Some(Err(error)) => {
                 let key = entry.view.key.clone();
                 tracing::debug!(namespace = %key.namespace, pod = %key.name, error = %error, "a pod cannot be written");
-                entry.backoff.fail(now, jitter);
+                let conflict = error.code() == Some(CONFLICT);
                 entry.doubtful = true;
+                if !std::mem::replace(&mut entry.conflicted, conflict) && conflict {
+                    // It was changed meanwhile: look at it as it is now, at once, but not again and again.
+                    self.fetch(uid);
+                    return;
+                }
+                entry.backoff.fail(now, jitter);
                 self.retries.insert((entry.backoff.until(), uid.clone()));
                 if matches!(error.code(), Some(NOT_FOUND | UNPROCESSABLE)) {
                     self.fetch(uid);
@@ -153,7 +162,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let Some(observation) = self.observation(uid, life) else { return Vec::new() };
         let gone = |claim: &claim::Claim| {
             let target = observation.targets.iter().find(|target| target.address == claim.address && target.service == claim.service);
-            target.is_some_and(|target| target.gone(true) && entry.ended.is_some())
+            target.is_some_and(|target| target.let_go(true) && entry.ended.is_some())
         };
         entry.claims.iter().filter(|claim| !gone(claim)).cloned().collect()
     }
@@ -193,7 +202,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         if let Some(exception) = patch.exception.filter(|_| !std::mem::replace(&mut entry.counted, true)) {
             self.metrics.reconcile.exceptions.get_or_create(&ReasonLabel { reason: exception.as_str() }).inc();
         }
-        let (key, body, number) = (entry.view.key.clone(), body(uid, patch), term.number);
+        tracing::trace!(elapsed_ms = now.0.as_millis(), pod = %entry.view.key, uid = %uid, patch = ?patch, "a pod is written");
+        let (key, body, number) = (entry.view.key.clone(), body(&entry.view, patch), term.number);
         let (cluster, clock, tenure, uid) = (self.cluster.clone(), self.clock.clone(), self.tenure.clone(), uid.clone());
         self.post(async move {
             let answer = if tenure.holds(clock.now()) {
@@ -264,7 +274,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
 }
 
 /// The patch as the API server gets it.
-fn body(uid: &PodUid, patch: Patch) -> PodPatch {
+fn body(pod: &PodView, patch: Patch) -> PodPatch {
+    // A gate is opened only for the pod as it was seen: its containers may not be ready any more.
+    let opens = patch.gate.as_ref().is_some_and(|gate| gate.status);
     let mut conditions = Vec::new();
     conditions.extend(patch.gate.map(|change| condition(names::GATE, change)));
     conditions.extend(patch.claims.map(|change| condition(names::CLAIMS, change)));
@@ -273,7 +285,14 @@ fn body(uid: &PodUid, patch: Patch) -> PodPatch {
         (false, true) => Some(Presence::Present),
         (false, false) => None,
     };
-    PodPatch { uid: uid.clone(), conditions, finalizer, label: patch.adopt, annotations: Vec::new() }
+    PodPatch {
+        uid: pod.uid.clone(),
+        resource_version: opens.then(|| pod.resource_version.clone()),
+        conditions,
+        finalizer,
+        label: patch.adopt,
+        annotations: Vec::new(),
+    }
 }
 
 fn condition(type_: &'static str, change: ConditionChange) -> ConditionPatch {

@@ -24,6 +24,8 @@ pub enum Input {
         version: String,
         /// Every pod in it.
         uids: BTreeSet<PodUid>,
+        /// The last wish for a list that had been uttered when it began.
+        wish: u64,
     },
     /// What a watch of pods says.
     Pod(PodEvent),
@@ -102,6 +104,8 @@ pub enum Input {
         /// The pod as it is now.
         pod: Box<PodView>,
     },
+    /// A pod with our finalizer that lost our label and cannot get it back.
+    Stray(Box<PodView>),
     /// A look for pods to adopt has ended.
     AdoptionEnded {
         /// Which term asked.

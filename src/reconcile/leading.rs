@@ -31,6 +31,8 @@ const CHORES: Duration = Duration::from_secs(10);
 pub(super) struct Term {
     /// Its number, in this process.
     pub(super) number: u64,
+    /// All pods were listed since it began: what a watch told before may be old.
+    pub(super) listed: bool,
     /// Every service that is bound, claimed or owed to.
     pub(super) services: BTreeMap<ServiceId, Service>,
     /// Claims whose pods are gone.
@@ -73,6 +75,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.resign_pods();
         self.term = Some(Term {
             number: self.terms,
+            listed: false,
             services: BTreeMap::new(),
             debts: Debts::default(),
             adoption: Adoption::default(),
@@ -85,6 +88,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             said: None,
             chores: now,
         });
+        self.wires.wish.send_replace(self.terms);
         self.load(Store::Debts);
         self.load(Store::LastGood);
         self.configuration_taken(true);
@@ -123,8 +127,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
 
     /// What has no event of its own.
     pub(super) fn keep_house(&mut self, now: Instant) {
-        let managed = self.pods.iter().count();
-        let ungated = self.pods.iter().filter(|(_, entry)| !entry.view.gated).count();
+        let (managed, ungated) = self.pods.counts();
         self.metrics.reconcile.managed_pods.set(i64::try_from(managed).unwrap_or(i64::MAX));
         self.metrics.reconcile.adopted_pods.set(i64::try_from(ungated).unwrap_or(i64::MAX));
         self.tell_events();
@@ -160,8 +163,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
 
     /// Gives the Lease back; when to stop waiting for that.
     pub(super) fn finish_stop(&mut self) -> Instant {
-        if !*self.give_back.borrow() {
-            self.give_back.send_replace(true);
+        if !*self.wires.give_back.borrow() {
+            self.wires.give_back.send_replace(true);
             self.term = None;
         }
         self.clock.now().after(GIVE_BACK_LIMIT)

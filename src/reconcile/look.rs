@@ -12,7 +12,7 @@ use super::actor::Actor;
 use super::clock::Clock;
 use super::cluster::Cluster;
 use super::pods::{Busy, Entry as Pod};
-use super::service::{Entry, Key};
+use super::service::{Entry, Key, Owner};
 use crate::config::{Mode, OnUnbound, OnUnready};
 use crate::pod::PodView;
 use crate::registration::Reason;
@@ -55,7 +55,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             }
         }
         let Some(life) = self.note_life(uid) else { return };
-        if self.term.is_none() || self.stopping {
+        if self.stopping || !self.term.as_ref().is_some_and(|term| term.listed) {
             return;
         }
         self.keep_books(uid);
@@ -132,7 +132,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             let fresh = writing.iter().any(|(service, address)| *service == claim.service && *address == claim.address);
             let key = Key { address: claim.address, uid: uid.clone() };
             let observes = claim.mode == Mode::Observe;
-            let book = Entry { pod: &view.key, seq, observes, fresh, owned: vouched && !fresh && !observes };
+            let book = Entry { pod: &view.key, owner: Owner::Pod, seq, observes, fresh, owned: vouched && !fresh && !observes };
             if let Some(service) = self.service_mut(&claim.service) {
                 service.keep_book(&key, &book);
             }
@@ -212,15 +212,12 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             let away = matches!(target.facts.seen, Some(Seen::Absent | Seen::Listed { state: TargetState::Draining, .. }));
             match (target.role, o.life.stage) {
                 (Role::Wanted | Role::Kept | Role::Superseded, Stage::NotServing(_)) => {
-                    if counts && target.on_unready != OnUnready::Keep && (closed || away) {
-                        budget.outstanding(&key);
+                    budget.note_away(&key, counts && away);
+                    if counts && closed && target.on_unready != OnUnready::Keep {
+                        budget.inherit(&key);
                     }
                 }
-                (Role::Unbound(OnUnbound::Deregister), _) if live => {
-                    if matches!(target.facts.seen, Some(Seen::Listed { state: TargetState::Draining, .. })) {
-                        budget.outstanding(&key);
-                    }
-                }
+                (Role::Unbound(OnUnbound::Deregister), _) if live => budget.note_away(&key, away),
                 _ => budget.settle(&key),
             }
         }

@@ -37,6 +37,7 @@ pub struct Pods {
     by_address: BTreeMap<IpAddr, BTreeSet<PodUid>>,
     by_node: BTreeMap<Arc<str>, BTreeSet<PodUid>>,
     graves: BTreeMap<PodUid, Instant>,
+    ungated: usize,
 }
 
 /// One managed pod.
@@ -62,6 +63,8 @@ pub struct Entry {
     pub backoff: Backoff,
     /// The last write failed: the pod is read before the next one.
     pub doubtful: bool,
+    /// The last write met another version than it was meant for.
+    pub conflicted: bool,
     /// What the last plan was for.
     pub reason: Option<Reason>,
     /// Services it waits for.
@@ -122,8 +125,10 @@ impl Pods {
         }
         let claims = claims_of(&view);
         let view = Arc::new(view);
+        self.ungated += usize::from(!view.gated);
         match self.entries.get_mut(&uid) {
             Some(entry) => {
+                self.ungated -= usize::from(!entry.view.gated);
                 if entry.view.record != view.record {
                     entry.record = Record::read(view.record.as_deref());
                 }
@@ -146,6 +151,7 @@ impl Pods {
         let neighbours = self.neighbours(uid);
         self.unindex(uid);
         let entry = self.entries.remove(uid)?;
+        self.ungated -= usize::from(!entry.view.gated);
         if self.graves.len() >= GRAVES {
             self.graves.clear();
         }
@@ -171,6 +177,11 @@ impl Pods {
     /// The UID of the pod of that name.
     pub fn named(&self, key: &PodKey) -> Option<&PodUid> {
         self.by_key.get(key)
+    }
+
+    /// How many there are, and how many of them without our gate.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.entries.len(), self.ungated)
     }
 
     /// All pods.
@@ -243,6 +254,7 @@ impl Entry {
             tell: None,
             backoff: Backoff::default(),
             doubtful: false,
+            conflicted: false,
             reason: None,
             waits: Vec::new(),
             booked: Vec::new(),

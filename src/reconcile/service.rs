@@ -20,7 +20,7 @@ use crate::target::{PodUid, ServiceId, TargetState};
 mod book;
 mod reading;
 
-pub use book::Entry;
+pub use book::{Entry, Owner};
 use book::{Book, trouble};
 use reading::Reading;
 
@@ -126,7 +126,10 @@ impl Service {
     /// Keeps book of a target from now on.
     pub fn keep_book(&mut self, key: &Key, entry: &Entry<'_>) {
         match self.books.get_mut(key) {
-            Some(book) => book.observes = entry.observes,
+            Some(book) => {
+                book.observes = entry.observes;
+                book.owner = entry.owner;
+            }
             None => {
                 self.books.insert(key.clone(), Book::new(entry));
             }
@@ -203,6 +206,12 @@ impl Service {
         }
     }
 
+    /// Queued changes of targets without a pod.
+    pub fn queued_without_pod(&self) -> Vec<(Key, Owner)> {
+        let owner = |key: &Key| self.books.get(key).map(|book| book.owner).filter(|owner| *owner != Owner::Pod);
+        self.queued.iter().filter_map(|key| Some((key.clone(), owner(key)?))).collect()
+    }
+
     /// The service must be read, at once; a read that is on its way will do.
     pub fn need_read(&mut self) {
         self.read_needed |= self.listing.is_none();
@@ -268,6 +277,8 @@ impl Service {
         for (index, (key, operation)) in sent.into_iter().enumerate() {
             let Some(book) = self.books.get_mut(&key) else { continue };
             book.doing = Doing::Nothing;
+            // No plan asks for it again; the next read does.
+            self.read_needed |= book.owner != Owner::Pod;
             match answer {
                 None => {}
                 Some(Err(error)) => book.call_failed(operation, error, seq, shown),

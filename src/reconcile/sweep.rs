@@ -13,7 +13,8 @@ use super::actor::Actor;
 use super::calls::nameless;
 use super::clock::Clock;
 use super::cluster::Cluster;
-use super::service::{Entry, Key};
+use super::service::{Entry, Key, Owner};
+use crate::config::Configuration;
 use crate::target::{PodUid, ServiceId};
 
 /// A target is swept once that many audits have seen it without an owner.
@@ -30,14 +31,36 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             return;
         }
         let Some(term) = &mut self.term else { return };
-        if !term.debts.loaded() {
-            return;
-        }
         let Some(service) = term.services.get_mut(id) else { return };
         let audited = service.audited();
+        if !term.debts.loaded() || !(audited || service.orphans.values().any(|seen| *seen >= AUDITS)) {
+            return;
+        }
+        let orphans = self.orphans(id, &current, exclusive, audited);
+        let Some(term) = &mut self.term else { return };
+        let Some(service) = term.services.get_mut(id) else { return };
         let stamps = service.traits.is_some_and(|traits| traits.stamps);
-        let Some((_, listed)) = service.last_listing() else { return };
-        let mut orphans: BTreeMap<Key, u8> = BTreeMap::new();
+        let gone: Vec<Key> = service.orphans.keys().filter(|key| !orphans.contains_key(*key)).cloned().collect();
+        for key in gone {
+            service.close_book(&key);
+        }
+        for (key, _) in orphans.iter().filter(|(_, seen)| **seen >= AUDITS) {
+            let leave = stamps || service.budget.ask(key, current.registration.panic_threshold);
+            service.keep_book(key, &Entry { pod: &nameless(&key.uid), owner: Owner::Orphan, seq, observes: false, fresh: false, owned: false });
+            if let Some(operation) = service.still_to_take_out(key).filter(|_| leave) {
+                service.enqueue(key, operation, 0, now);
+                self.touched.insert(id.clone());
+            }
+        }
+        service.orphans = orphans;
+    }
+    /// The targets of the last read that belong to nobody, and in how many audits each was seen.
+    fn orphans(&self, id: &ServiceId, current: &Configuration, exclusive: bool, audited: bool) -> BTreeMap<Key, u8> {
+        let mut orphans = BTreeMap::new();
+        let Some(term) = &self.term else { return orphans };
+        let Some(service) = term.services.get(id) else { return orphans };
+        let stamps = service.traits.is_some_and(|traits| traits.stamps);
+        let Some((_, listed)) = service.last_listing() else { return orphans };
         for one in listed {
             let uid = match &one.stamp {
                 Some(stamp) if stamp.cluster == current.cluster => stamp.uid.clone(),
@@ -45,28 +68,18 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                 Some(_) | None => continue,
             };
             let key = Key { address: one.address, uid };
-            let claimed = self
-                .pods
-                .at(key.address.ip())
-                .any(|(_, pod)| pod.claims.iter().any(|claim| claim.address == key.address && claim.service == *id));
-            let owned = self.pods.get(&key.uid).is_some() || claimed || term.debts.owes(id, &key);
-            if !owned {
+            if !(self.is_claimed(id, &key) || self.has_pod(id, &key) || term.debts.owes(id, &key)) {
                 let seen = service.orphans.get(&key).copied().unwrap_or(0);
                 orphans.insert(key, seen.saturating_add(u8::from(audited)));
             }
         }
-        let gone: Vec<Key> = service.orphans.keys().filter(|key| !orphans.contains_key(*key)).cloned().collect();
-        for key in gone {
-            service.close_book(&key);
-        }
-        for (key, _) in orphans.iter().filter(|(_, seen)| **seen >= AUDITS) {
-            let leave = stamps || service.budget.ask(key, current.registration.panic_threshold);
-            service.keep_book(key, &Entry { pod: &nameless(&key.uid), seq, observes: false, fresh: false, owned: false });
-            if let Some(operation) = service.still_to_take_out(key).filter(|_| leave) {
-                service.enqueue(key, operation, 0, now);
-                self.touched.insert(id.clone());
-            }
-        }
-        service.orphans = orphans;
+        orphans
+    }
+
+    /// Whether the target's pod exists and may still have use for it: a change of it could hit the pod's own target.
+    fn has_pod(&self, id: &ServiceId, key: &Key) -> bool {
+        let Some(entry) = self.pods.get(&key.uid) else { return false };
+        let slot = entry.claims.iter().any(|claim| claim.service == *id && claim.address.port() == key.address.port());
+        slot || entry.view.released || entry.view.addresses.contains(&key.address.ip())
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::{Either, select};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::clock::Clock;
 use super::cluster::{ApiError, Cluster, Page, PodEvent};
@@ -38,8 +38,9 @@ pub async fn pods<C: Cluster, K: Clock>(cluster: C, clock: K, told: mpsc::Sender
     loop {
         let version = match known.take() {
             Some(version) => version,
-            None => match list(&cluster, &told).await {
+            None => match list(&cluster, &told, 0).await {
                 Some(Ok(version)) => version,
+                Some(Err(_)) if told.is_closed() => return,
                 Some(Err(error)) => {
                     tracing::warn!(error = %error, "pods cannot be listed");
                     wait(&clock, &mut backoff).await;
@@ -49,14 +50,15 @@ pub async fn pods<C: Cluster, K: Clock>(cluster: C, clock: K, told: mpsc::Sender
             },
         };
         match follow(&cluster, &clock, &told, version, &mut backoff).await {
+            Some(_) if told.is_closed() => return,
             Some(next) => known = next,
             None => return,
         }
     }
 }
 
-/// Lists pods again now and then, beside the watch.
-pub async fn relist<C: Cluster, K: Clock>(cluster: C, clock: K, told: mpsc::Sender<Input>) {
+/// Lists pods again now and then and whenever that is wished, beside the watch.
+pub async fn relist<C: Cluster, K: Clock>(cluster: C, clock: K, told: mpsc::Sender<Input>, mut wishes: watch::Receiver<u64>) {
     let mut backoff = Backoff::default();
     let mut repeat = false;
     loop {
@@ -65,15 +67,20 @@ pub async fn relist<C: Cluster, K: Clock>(cluster: C, clock: K, told: mpsc::Send
         } else {
             let spread = 1.0 + RELIST_SPREAD * (2.0 * clock.jitter() - 1.0);
             let due = clock.now().after(RELIST.mul_f64(spread));
-            if let Either::Right(_) = select(std::pin::pin!(clock.sleep_until(due)), std::pin::pin!(told.closed())).await {
+            let sleep = std::pin::pin!(clock.sleep_until(due));
+            let changed = std::pin::pin!(wishes.changed());
+            let wished = select(sleep, changed);
+            if let Either::Right(_) = select(wished, std::pin::pin!(told.closed())).await {
                 return;
             }
         }
-        match list(&cluster, &told).await {
+        let wish = *wishes.borrow_and_update();
+        match list(&cluster, &told, wish).await {
             Some(Ok(_)) => {
                 backoff.succeed();
                 repeat = false;
             }
+            Some(Err(_)) if told.is_closed() => return,
             Some(Err(_)) => repeat = true,
             None => return,
         }
@@ -98,7 +105,7 @@ where
 }
 
 /// Lists all pods; the version of the list, or `None` where nobody listens.
-async fn list<C: Cluster>(cluster: &C, told: &mpsc::Sender<Input>) -> Option<Result<String, ApiError>> {
+async fn list<C: Cluster>(cluster: &C, told: &mpsc::Sender<Input>, wish: u64) -> Option<Result<String, ApiError>> {
     let mut page = Page { limit: PAGE, token: None };
     let mut uids = BTreeSet::new();
     loop {
@@ -112,7 +119,7 @@ async fn list<C: Cluster>(cluster: &C, told: &mpsc::Sender<Input>) -> Option<Res
             Some(token) => page.token = Some(token),
             None => {
                 let version = answer.resource_version;
-                told.send(Input::ListEnd { version: version.clone(), uids }).await.ok()?;
+                told.send(Input::ListEnd { version: version.clone(), uids, wish }).await.ok()?;
                 return Some(Ok(version));
             }
         }

@@ -51,13 +51,14 @@ impl TargetView {
         if self.mode == Mode::Observe {
             return let_go || facts.heir.is_some();
         }
-        let answered = facts.last_fresh
-            && match facts.last {
-                Some((Operation::Deregister, Outcome::NotFound)) => true,
-                Some((Operation::Deregister, Outcome::Accepted)) => self.ack == Ack::Accepted,
-                _ => false,
-            };
-        let_go || answered || (facts.heir == Some(Heir::Owns) && facts.keys_by_address())
+        let not_found = facts.last_fresh && facts.last == Some((Operation::Deregister, Outcome::NotFound));
+        let_go || not_found || (facts.heir == Some(Heir::Owns) && facts.keys_by_address())
+    }
+
+    /// Whether the registry has let the target go, as far as the binding asks: with `ack: accepted` an accepted deregister is enough.
+    pub fn let_go(&self, containers_gone: bool) -> bool {
+        let accepted = self.facts.last_fresh && self.facts.last == Some((Operation::Deregister, Outcome::Accepted));
+        self.gone(containers_gone) || (accepted && self.ack == Ack::Accepted && !matches!(self.facts.doing, Doing::Sent(_)))
     }
 
     /// The change that puts the target in, where one is needed. `closed`: the pod waits for it behind a gate that is not True.

@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use crate::config::{DriverConfig, RegistryConfig};
 use crate::reconcile::{Drivers, OpenError};
+use crate::registry::haproxy::Haproxy;
 use crate::registry::http::Http;
 use crate::registry::{CallError, Capabilities, Change, ChangeError, Listing, Registry, Wait};
 
 /// An opened registry.
 #[derive(Debug)]
 pub enum Driver {
+    /// HAProxy's runtime API.
+    Haproxy(Haproxy),
     /// The open HTTP contract.
     Http(Http),
 }
@@ -29,12 +32,12 @@ pub struct Opener {
 impl Drivers for Opener {
     type Registry = Driver;
 
-    fn open(&self, config: &RegistryConfig, _cluster: &Arc<str>) -> Result<Arc<Driver>, OpenError> {
+    fn open(&self, config: &RegistryConfig, cluster: &Arc<str>) -> Result<Arc<Driver>, OpenError> {
         let (name, credentials) = (&config.name, self.credentials.as_path());
         let missing = |driver| Err(OpenError::NoDriver { name: name.clone(), driver });
         let driver = match &config.driver {
             DriverConfig::Http(config) => Driver::Http(Http::new(config, name, credentials)?),
-            DriverConfig::Haproxy(_) => return missing("haproxy"),
+            DriverConfig::Haproxy(config) => Driver::Haproxy(Haproxy::new(config, name, cluster, credentials)?),
             DriverConfig::Consul(_) => return missing("consul"),
             DriverConfig::Aws(_) => return missing("aws"),
         };
@@ -45,24 +48,28 @@ impl Drivers for Opener {
 impl Registry for Driver {
     fn capabilities(&self) -> Capabilities {
         match self {
+            Self::Haproxy(driver) => driver.capabilities(),
             Self::Http(driver) => driver.capabilities(),
         }
     }
 
     async fn list(&self, service: &str, wait: Option<Wait>) -> Result<Listing, CallError> {
         match self {
+            Self::Haproxy(driver) => driver.list(service, wait).await,
             Self::Http(driver) => driver.list(service, wait).await,
         }
     }
 
     async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
         match self {
+            Self::Haproxy(driver) => driver.apply(service, changes).await,
             Self::Http(driver) => driver.apply(service, changes).await,
         }
     }
 
     async fn drain_delay(&self, service: &str) -> Result<Option<Duration>, CallError> {
         match self {
+            Self::Haproxy(driver) => driver.drain_delay(service).await,
             Self::Http(driver) => driver.drain_delay(service).await,
         }
     }

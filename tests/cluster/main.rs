@@ -31,9 +31,9 @@ type Story = (&'static str, fn(&World));
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    if arguments.list {
-        let named = |(name, _): &Story| Trial::test(*name, || Ok(()));
-        let all = stories::TOGETHER.iter().chain(stories::ALONE).map(named).collect();
+    let named = |(name, _): &Story| Trial::test(*name, || Ok(()));
+    let all: Vec<Trial> = stories::TOGETHER.iter().chain(stories::ALONE).map(named).collect();
+    if arguments.list || all.iter().all(|story| arguments.is_filtered_out(story)) {
         return libtest_mimic::run(&arguments, all).exit_code();
     }
     match ground::enter(1) {

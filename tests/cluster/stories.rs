@@ -1,6 +1,6 @@
 //! The stories, and the looks at a pod that they share.
 //!
-//! Invariant: a story reads and writes only its own namespace and service; only those of `ALONE` touch Lockstep itself.
+//! Invariant: a story reads and writes only its own namespace and service; only the last ones touch Lockstep itself.
 //! Absent on purpose: how things are applied and awaited (`cluster`, `world`).
 
 pub(crate) mod admission;
@@ -23,15 +23,15 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 pub(crate) const TOGETHER: &[Story] = &[
     ("a_pod_gets_gate_finalizer_label_record_and_sleep", admission::a_pod_is_prepared),
     ("a_namespace_without_the_label_sees_no_change", admission::no_label_no_change),
-    ("a_pod_is_ready_only_once_the_registry_acknowledged", registration::ready_once_acknowledged),
     ("a_rolling_update_never_has_fewer_endpoints_than_pods", registration::a_rolling_update),
-    ("a_deleted_pod_is_drained_stopped_after_its_sleep_and_reaped_once_let_go", registration::a_deleted_pod),
     ("scaling_to_zero_in_the_middle_of_a_rollout_leaves_nothing", registration::scaled_to_zero),
     ("a_registry_that_is_down_holds_pods_and_says_so", trouble::a_registry_goes_down),
 ];
 
-/// Told afterwards, one after the other, in this order.
+/// Told afterwards, one after the other, in this order: what is held to a second, and what takes Lockstep down.
 pub(crate) const ALONE: &[Story] = &[
+    ("a_pod_is_ready_only_once_the_registry_acknowledged", registration::ready_once_acknowledged),
+    ("a_deleted_pod_is_drained_stopped_after_its_sleep_and_reaped_once_let_go", registration::a_deleted_pod),
     ("the_leader_is_killed_in_the_middle_of_a_rollout", trouble::the_leader_is_killed),
     ("lockstep_down_lets_pods_through_or_refuses_them", trouble::lockstep_is_down),
     ("an_upgrade_keeps_what_the_program_wrote", end::an_upgrade),

@@ -2,12 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helper functions too")]
 
+mod admission_cases;
+mod admission_checks;
+mod admission_properties;
+mod authority;
 mod certificates;
+mod configuration_schema;
+mod haproxy_process;
 mod memory_api;
 mod metrics;
 mod registry_conformance;
 mod registry_conformance_grounds;
 mod registry_ground;
+mod registry_haproxy;
 mod registry_http;
 mod registry_openapi;
 mod registry_server;

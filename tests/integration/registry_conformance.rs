@@ -28,7 +28,9 @@ struct Subject {
 
 #[rstest]
 #[tokio::test]
-async fn a_target_is_registered_drained_and_deregistered(#[values(Kind::Http)] kind: Kind) {
+async fn a_target_is_registered_drained_and_deregistered(
+    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
     let address = ground.address();
@@ -50,7 +52,9 @@ async fn a_target_is_registered_drained_and_deregistered(#[values(Kind::Http)] k
 
 #[rstest]
 #[tokio::test]
-async fn repeated_and_reordered_calls_do_no_harm(#[values(Kind::Http)] kind: Kind) {
+async fn repeated_and_reordered_calls_do_no_harm(
+    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
     let address = ground.address();
@@ -80,7 +84,9 @@ async fn repeated_and_reordered_calls_do_no_harm(#[values(Kind::Http)] kind: Kin
 
 #[rstest]
 #[tokio::test]
-async fn foreign_targets_are_shown_and_left_alone(#[values(Kind::Http)] kind: Kind) {
+async fn foreign_targets_are_shown_and_left_alone(
+    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
     let (foreign, ours) = (ground.address(), ground.address());
@@ -104,7 +110,9 @@ async fn foreign_targets_are_shown_and_left_alone(#[values(Kind::Http)] kind: Ki
 
 #[rstest]
 #[tokio::test]
-async fn a_newcomer_on_a_reused_address_is_not_removed(#[values(Kind::Http)] kind: Kind) {
+async fn a_newcomer_on_a_reused_address_is_not_removed(
+    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
     let address = ground.address();
@@ -122,7 +130,9 @@ async fn a_newcomer_on_a_reused_address_is_not_removed(#[values(Kind::Http)] kin
 
 #[rstest]
 #[tokio::test]
-async fn each_change_of_a_batch_has_its_own_result(#[values(Kind::Http)] kind: Kind) {
+async fn each_change_of_a_batch_has_its_own_result(
+    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
     let (one, other, nobody) = (ground.address(), ground.address(), ground.address());
@@ -143,7 +153,9 @@ async fn each_change_of_a_batch_has_its_own_result(#[values(Kind::Http)] kind: K
 
 #[rstest]
 #[tokio::test]
-async fn a_blocking_read_is_answered_by_a_change(#[values(Kind::Http)] kind: Kind) {
+async fn a_blocking_read_is_answered_by_a_change(
+    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
     if !subject.driver.capabilities().blocking_read {
@@ -165,20 +177,24 @@ async fn a_blocking_read_is_answered_by_a_change(#[values(Kind::Http)] kind: Kin
 
 #[rstest]
 #[tokio::test]
-async fn a_silent_endpoint_is_a_timeout(#[values(Kind::Http)] kind: Kind) {
+async fn a_silent_endpoint_is_a_timeout(#[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind) {
     let ground = Ground::start(kind).await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let subject = Subject::with(&ground, &ground.config_at(&listener.local_addr().unwrap().to_string()));
     let change = [change(Operation::Register, ground.address(), "a")];
     let calls = async { tokio::join!(subject.driver.list(&subject.service, None), subject.driver.apply(&subject.service, &change)) };
-    let begun = std::time::Duration::from_secs(4);
-    let (listed, applied) = tokio::time::timeout(CALL_TIMEOUT + begun, calls).await.expect("a call has an end");
-    assert_eq!((listed, applied), (Err(CallError::Timeout), Err(CallError::Timeout)));
+    let patience = CALL_TIMEOUT + Duration::from_secs(4);
+    let (listed, applied) = tokio::time::timeout(patience, calls).await.expect("a call has an end");
+    assert_eq!(listed, Err(CallError::Timeout));
+    // A driver that asks before it changes anything knows that nothing was changed.
+    assert!(matches!(applied, Err(CallError::Timeout | CallError::Unavailable(_))), "{applied:?}");
 }
 
 #[rstest]
 #[tokio::test]
-async fn a_refused_connection_certainly_left_nothing(#[values(Kind::Http)] kind: Kind) {
+async fn a_refused_connection_certainly_left_nothing(
+    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
     let ground = Ground::start(kind).await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let subject = Subject::with(&ground, &ground.config_at(&free.to_string()));
@@ -190,7 +206,9 @@ async fn a_refused_connection_certainly_left_nothing(#[values(Kind::Http)] kind:
 
 #[rstest]
 #[tokio::test]
-async fn a_credential_that_changed_on_disk_counts(#[values(Kind::Http)] kind: Kind) {
+async fn a_credential_that_changed_on_disk_counts(
+    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
     let ground = Ground::start_guarded(kind).await;
     let subject = Subject::of(&ground);
     subject.listing().await;

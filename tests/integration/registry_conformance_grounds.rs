@@ -1,66 +1,87 @@
 //! The real registries that the conformance test stands on, and what each of them is told besides the driver.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Duration;
 
-use lockstep::config::{DriverConfig, HttpConfig};
+use lockstep::config::{DriverConfig, HaproxyBackend, HaproxyConfig, HttpConfig, Servers};
 use reqwest::Client;
 use serde_json::json;
 use tempfile::TempDir;
 
+use crate::authority::Authority;
+use crate::haproxy_process::{Haproxy, free_port};
 use crate::registry_ground::Inside;
 
-/// A driver.
+/// A driver, and the way it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Http,
+    HaproxyDynamic,
+    HaproxyTemplate,
+    HaproxyTwo,
 }
 
 /// A registry, empty, with one service.
 pub(crate) struct Ground {
     kind: Kind,
     folder: TempDir,
-    http: Inside,
+    registry: RealRegistry,
     guarded: bool,
     /// Endpoints that were handed out; they listen, so that a registry that checks finds them well.
     endpoints: Mutex<Vec<std::net::TcpListener>>,
 }
+
+enum RealRegistry {
+    Http(Inside),
+    Haproxy { processes: Mutex<Vec<Haproxy>>, tls: SocketAddr },
+}
+
+const TEMPLATE: &str = "backend web\n balance roundrobin\n server-template lockstep 1-4 127.0.0.1:1 check inter 200ms disabled\n";
+const DYNAMIC: &str = "backend web\n balance roundrobin\n";
 
 impl Ground {
     pub(crate) async fn start(kind: Kind) -> Self {
         Self::make(kind, false).await
     }
 
-    /// One that asks for a credential.
+    /// One that asks for a credential, or shows one.
     pub(crate) async fn start_guarded(kind: Kind) -> Self {
         Self::make(kind, true).await
     }
 
     async fn make(kind: Kind, guarded: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let there = folder.path().join("there");
         std::fs::create_dir(folder.path().join("credentials")).unwrap();
-        std::fs::write(folder.path().join("credentials/token"), "first\n").unwrap();
-        std::fs::write(&there, "first\n").unwrap();
-        let more = ["--token-file", there.to_str().unwrap()];
-        let http = Inside::start(&folder.path().join("store"), if guarded { &more } else { &[] }).await;
-        Self { kind, folder, http, guarded, endpoints: Mutex::default() }
+        let registry = match kind {
+            Kind::Http => http(folder.path(), guarded).await,
+            Kind::HaproxyDynamic => haproxy(folder.path(), guarded, &[DYNAMIC]),
+            Kind::HaproxyTemplate => haproxy(folder.path(), guarded, &[TEMPLATE]),
+            Kind::HaproxyTwo => haproxy(folder.path(), guarded, &[DYNAMIC, DYNAMIC]),
+        };
+        Self { kind, folder, registry, guarded, endpoints: Mutex::default() }
     }
 
     pub(crate) fn config(&self) -> DriverConfig {
-        match self.kind {
-            Kind::Http => self.config_at(self.http.url.trim_start_matches("http://")),
+        match &self.registry {
+            RealRegistry::Http(server) => self.config_at(server.url.trim_start_matches("http://")),
+            RealRegistry::Haproxy { tls, .. } if self.guarded => self.haproxy_config(vec![format!("localhost:{}", tls.port())]),
+            RealRegistry::Haproxy { processes, .. } => {
+                self.haproxy_config(processes.lock().unwrap().iter().map(Haproxy::address).collect())
+            }
         }
     }
 
     /// The same, at another address.
     pub(crate) fn config_at(&self, address: &str) -> DriverConfig {
-        match self.kind {
-            Kind::Http => {
-                let token = self.guarded.then(|| "token".to_owned());
+        match self.registry {
+            RealRegistry::Http(_) => {
+                let token = self.guarded.then(|| "credential".to_owned());
                 DriverConfig::Http(HttpConfig { url: format!("http://{address}"), token, ca: None })
             }
+            RealRegistry::Haproxy { .. } => self.haproxy_config(vec![address.to_owned()]),
         }
     }
 
@@ -69,8 +90,9 @@ impl Ground {
     }
 
     pub(crate) fn service(&self) -> &'static str {
-        match self.kind {
-            Kind::Http => "shop/web",
+        match self.registry {
+            RealRegistry::Http(_) => "shop/web",
+            RealRegistry::Haproxy { .. } => "web",
         }
     }
 
@@ -84,25 +106,72 @@ impl Ground {
 
     /// Puts a target in that is not ours.
     pub(crate) async fn put_foreign(&self, address: SocketAddr) {
-        match self.kind {
-            Kind::Http => {
-                let url = format!("{}/v1/services/shop%2Fweb/targets/{address}/other", self.http.url);
+        match &self.registry {
+            RealRegistry::Http(server) => {
+                let url = format!("{}/v1/services/shop%2Fweb/targets/{address}/other", server.url);
                 let client = Client::builder().no_proxy().build().unwrap();
                 let answer = client.put(url).json(&json!({"state": "active", "cluster": "elsewhere"})).send().await.unwrap();
                 assert_eq!(answer.status(), 201);
             }
+            RealRegistry::Haproxy { processes, .. } => {
+                for process in &*processes.lock().unwrap() {
+                    let answer = process.ask(&format!("add server web/other {address}; set server web/other state ready"));
+                    assert!(answer.starts_with("New server registered."), "{answer}");
+                }
+            }
         }
     }
 
+    /// Changes the credential on the registry's side.
     pub(crate) fn change_credential_there(&self) {
-        std::fs::write(self.folder.path().join("there"), "second\n").unwrap();
+        match &self.registry {
+            RealRegistry::Http(_) => std::fs::write(self.folder.path().join("there"), "second\n").unwrap(),
+            RealRegistry::Haproxy { processes, .. } => {
+                let authority = Authority::new("second");
+                std::fs::write(self.folder.path().join("there"), authority.certificate + &authority.key).unwrap();
+                std::fs::write(self.folder.path().join("next"), authority.ca).unwrap();
+                let mut processes = processes.lock().unwrap();
+                processes[0].stop();
+                processes[0].resume();
+            }
+        }
     }
 
+    /// Changes it on ours.
     pub(crate) fn change_credential_here(&self) {
-        std::fs::write(self.folder.path().join("credentials/token"), "second\n").unwrap();
+        std::fs::copy(self.folder.path().join("next"), self.folder.path().join("credentials/credential")).unwrap();
     }
 
     pub(crate) fn remove_credential_here(&self) {
-        std::fs::remove_file(self.folder.path().join("credentials/token")).unwrap();
+        std::fs::remove_file(self.folder.path().join("credentials/credential")).unwrap();
     }
+
+    fn haproxy_config(&self, addresses: Vec<String>) -> DriverConfig {
+        let servers = if self.kind == Kind::HaproxyTemplate { Servers::Template } else { Servers::Dynamic };
+        let backends = BTreeMap::from([("web".into(), HaproxyBackend { servers, check: true })]);
+        let tls_ca = self.guarded.then(|| "credential".to_owned());
+        DriverConfig::Haproxy(HaproxyConfig { addresses, instance_timeout: Duration::from_secs(30), tls_ca, backends })
+    }
+}
+
+async fn http(folder: &Path, guarded: bool) -> RealRegistry {
+    let there = folder.join("there");
+    std::fs::write(&there, "first\n").unwrap();
+    std::fs::write(folder.join("credentials/credential"), "first\n").unwrap();
+    std::fs::write(folder.join("next"), "second\n").unwrap();
+    let more = ["--token-file", there.to_str().unwrap()];
+    RealRegistry::Http(Inside::start(&folder.join("store"), if guarded { &more } else { &[] }).await)
+}
+
+fn haproxy(folder: &Path, guarded: bool, backends: &[&str]) -> RealRegistry {
+    let tls = free_port();
+    let authority = Authority::new("first");
+    let file = folder.join("there");
+    std::fs::write(&file, authority.certificate + &authority.key).unwrap();
+    std::fs::write(folder.join("credentials/credential"), authority.ca).unwrap();
+    // A socket of HAProxy's own speaks no TLS, whatever its line says; a listener in front of it does.
+    let front = format!("listen runtime\n mode tcp\n bind {tls} ssl crt {}\n server runtime unix@FOLDER/admin\n", file.display());
+    let start = |backend: &&str| Haproxy::start(&if guarded { format!("{front}{backend}") } else { (*backend).to_owned() });
+    let count = if guarded { 1 } else { backends.len() };
+    RealRegistry::Haproxy { processes: Mutex::new(backends[..count].iter().map(start).collect()), tls }
 }

@@ -10,12 +10,12 @@ use lockstep::config::HttpConfig;
 use lockstep::registry::http::Http;
 use lockstep::registry::{CallError, Change, ChangeError, Operation, Registry};
 use lockstep::target::{PodKey, PodUid};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rstest::rstest;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
+use crate::authority::Authority;
 use crate::registry_ground::Inside;
 
 /// Answers every connection with the same bytes, and counts them.
@@ -149,13 +149,9 @@ struct Front {
 
 impl Front {
     async fn start(behind: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &ca).unwrap();
-        let chain = vec![CertificateDer::from(certificate.der().to_vec())];
-        let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
+        let authority = Authority::new(behind);
+        let chain = vec![CertificateDer::from_pem_slice(authority.certificate.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(authority.key.as_bytes()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let acceptor = TlsAcceptor::from(Arc::new(config.with_no_client_auth().with_single_cert(chain, key).unwrap()));
@@ -172,7 +168,7 @@ impl Front {
                 });
             }
         });
-        Self { ca: ca.pem(), url }
+        Self { ca: authority.ca, url }
     }
 }
 

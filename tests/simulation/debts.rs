@@ -9,6 +9,6 @@ use crate::world::invariants::Debt;
 
 /// Every debt of the text.
 pub(crate) fn parse(text: &str) -> Vec<Debt> {
-    let _ = text;
-    Vec::new()
+    let debts = lockstep::registration::claim::parse_debts(text).into_iter();
+    debts.map(|debt| Debt { service: debt.claim.service, address: debt.claim.address, uid: debt.uid }).collect()
 }

@@ -22,6 +22,8 @@ use lockstep::reconcile::clock::Instant;
 
 /// More polls than this in one instant mean that the product never comes to rest.
 const POLLS_IN_AN_INSTANT: u64 = 5_000_000;
+/// More looks at the clock than this in one instant mean that one task never returns.
+const LOOKS_IN_AN_INSTANT: u64 = 1_000_000;
 /// Where the wall clock starts: an ordinary day.
 const WALL_START_SECONDS: i64 = 1_790_000_000;
 
@@ -39,6 +41,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Exec {
     now: AtomicU64,
     jump: AtomicI64,
+    /// Looks at the clock in this instant.
+    looks: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -114,7 +118,7 @@ pub(crate) enum Broken {
 impl Exec {
     /// Time zero.
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { now: AtomicU64::new(0), jump: AtomicI64::new(0), inner: Mutex::default() })
+        Arc::new(Self { now: AtomicU64::new(0), jump: AtomicI64::new(0), looks: AtomicU64::new(0), inner: Mutex::default() })
     }
 
     /// Virtual time.
@@ -133,6 +137,15 @@ impl Exec {
     /// Moves the wall clock by milliseconds.
     pub(crate) fn jump(&self, milliseconds: i64) {
         self.jump.fetch_add(milliseconds, Ordering::Relaxed);
+    }
+
+    /// Guards against a loop that never even returns to the executor.
+    fn look(&self) {
+        let looks = self.looks.fetch_add(1, Ordering::Relaxed);
+        assert!(
+            looks < LOOKS_IN_AN_INSTANT,
+            "more than {LOOKS_IN_AN_INSTANT} looks at the clock in one instant: the product does not come to rest"
+        );
     }
 
     /// Ends a process as soon as the task that runs now has returned.
@@ -241,6 +254,7 @@ impl Executor {
     /// Moves virtual time.
     pub(crate) fn advance(&self, to: Duration) {
         self.exec.now.store(u64::try_from(to.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.exec.looks.store(0, Ordering::Relaxed);
     }
 
     /// Stops or lets go on a process.
@@ -370,6 +384,7 @@ impl SimClock {
 
 impl Clock for SimClock {
     fn now(&self) -> Instant {
+        self.exec.look();
         Instant(self.exec.now().saturating_sub(self.started))
     }
 
@@ -412,6 +427,7 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.exec.look();
         if self.exec.now() >= self.at {
             return Poll::Ready(());
         }

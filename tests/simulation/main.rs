@@ -20,6 +20,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     quiet_panics();
+    if setting("LOCKSTEP_TRACE").is_some() {
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(std::io::stderr).without_time().with_ansi(false).init();
+    }
     let words = words();
     let wants = |word: &str| words.is_empty() || words.iter().any(|one| one == word);
     let mut failed = 0;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use lockstep::config::Configuration;
 use lockstep::metrics::Metrics;
 use lockstep::reconcile::{Options, run};
+use lockstep::registration::reason::Reason;
 use tokio::sync::oneshot;
 
 use crate::executor::{BoxFuture, SimClock};
@@ -28,7 +29,7 @@ pub(crate) struct Instance {
 
 /// The product, as one process.
 pub(crate) fn launch(instance: Instance) -> BoxFuture {
-    let options = Options { identity: instance.name.to_string() };
+    let options = Options::new(instance.name.to_string());
     let stop = instance.stop;
     let stop = async move {
         let _ = stop.await;
@@ -41,7 +42,10 @@ pub(crate) fn parse_configuration(text: &str) -> Result<Configuration, String> {
     lockstep::config::parse(text).map_err(|error| error.to_string())
 }
 
-/// Every reason that the product can write.
+/// Reasons that a drawn world cannot reach: limits far above its size, and drivers that do not open.
+const OUT_OF_REACH: [Reason; 3] = [Reason::ClaimsFull, Reason::DebtsFull, Reason::RegistryUnusable];
+
+/// Every reason that the product can write in a drawn world.
 pub(crate) fn reasons() -> Vec<&'static str> {
-    Vec::new()
+    Reason::ALL.into_iter().filter(|reason| !OUT_OF_REACH.contains(reason)).map(Reason::as_str).collect()
 }

@@ -37,6 +37,8 @@ const LINES: usize = 5;
 pub(crate) struct Played {
     pub(crate) failures: Vec<Failure>,
     pub(crate) report: Report,
+    /// Whether the story told something that no cluster does.
+    pub(crate) impossible: bool,
 }
 
 /// Plays the usual seeds, or as many as were asked for; how many failed.
@@ -166,5 +168,5 @@ pub(crate) fn play_tale(tale: &Tale, sabotage: Option<crate::sabotage::Sabotage>
     failures.sort_by_key(|failure| failure.at);
     let mut seen = BTreeSet::new();
     failures.retain(|failure| seen.insert((failure.rule.clone(), failure.wanted.clone())));
-    Played { failures, report: Report::of(&world, ran.polls) }
+    Played { failures, report: Report::of(&world, ran.polls), impossible: world.impossible }
 }

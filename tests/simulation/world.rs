@@ -179,6 +179,8 @@ pub(crate) struct World {
     pub(crate) exceptions: invariants::Exceptions,
     /// Who judges by what a process was shown instead of by the clock alone.
     pub(crate) seeded: bool,
+    /// Whether the story told something that no cluster does.
+    pub(crate) impossible: bool,
     pub(crate) noise: Option<Noise>,
     pub(crate) mutant: Option<crate::sabotage::Sabotage>,
     pub(crate) requests_now: u64,
@@ -252,6 +254,7 @@ impl World {
             failures: Vec::new(),
             exceptions: invariants::Exceptions::default(),
             seeded: false,
+            impossible: false,
             noise: None,
             mutant: None,
             requests_now: 0,

@@ -10,13 +10,11 @@ use serde_json::value::RawValue;
 use super::explain::Subject;
 use crate::admission::Snapshot;
 use crate::admission::offline::{self, Explained, Template};
+use crate::admission::review::{calls_itself_a_review, is_review};
 use crate::yaml::{self, Entry, Limits, Node, Position, Value, json, print};
 
 /// The most values in one input: what the bytes of an input can hold without aliases.
 const INPUT_NODES: usize = 16_000_000;
-/// Group of the reviews.
-const REVIEW_GROUP: &str = "admission.k8s.io/";
-const REVIEW_KIND: &str = "AdmissionReview";
 
 /// What an input holds.
 pub(super) enum Input {
@@ -36,17 +34,19 @@ pub(super) struct Documents {
 /// Reads an input.
 pub(super) fn read(bytes: &[u8]) -> anyhow::Result<Input> {
     let text = std::str::from_utf8(bytes).map_err(|_| anyhow!("not UTF-8"))?;
+    // A review in JSON goes to admission as it is, so that it is refused for whatever the server would refuse.
+    if is_review(text) {
+        return Ok(Input::Review(bytes.to_vec()));
+    }
     let documents = documents(text)?;
     if documents.nodes.is_empty() {
         bail!("holds no object");
     }
-    if let Some(review) = documents.nodes.iter().find(|node| is_review(node)) {
-        // JSON goes to admission as it is, so that it is refused for whatever the server would refuse.
-        return Ok(Input::Review(match text.trim_start().starts_with('{') {
-            true => bytes.to_vec(),
-            false if documents.nodes.len() > 1 => bail!("a review beside other documents"),
-            false => print::json(review).into_bytes(),
-        }));
+    if let Some(review) = documents.nodes.iter().find(|node| is_review_node(node)) {
+        return match documents.nodes.len() {
+            1 => Ok(Input::Review(print::json(review).into_bytes())),
+            _ => bail!("a review beside other documents"),
+        };
     }
     if let Some(node) = documents.nodes.iter().find(|node| node.text("kind").is_none_or(str::is_empty)) {
         bail!("line {}: holds no object: it has no kind", node.at.line);
@@ -74,7 +74,7 @@ fn documents(text: &str) -> anyhow::Result<Documents> {
             Ok(nodes) => return Ok(Documents { nodes, json: true }),
             // It may still be YAML in flow style; a review never is.
             Err(error) => match yaml::documents(text, limits()) {
-                Ok(nodes) if !nodes.iter().any(is_review) => return Ok(Documents { nodes, json: false }),
+                Ok(nodes) if !nodes.iter().any(is_review_node) => return Ok(Documents { nodes, json: false }),
                 _ => return Err(error).context("not JSON"),
             },
         }
@@ -87,8 +87,8 @@ fn limits() -> Limits {
     Limits { bytes: usize::MAX, nodes: INPUT_NODES }
 }
 
-fn is_review(node: &Node) -> bool {
-    node.text("kind") == Some(REVIEW_KIND) || node.text("apiVersion").is_some_and(|version| version.starts_with(REVIEW_GROUP))
+fn is_review_node(node: &Node) -> bool {
+    calls_itself_a_review(node.text("apiVersion").unwrap_or_default(), node.text("kind").unwrap_or_default())
 }
 
 fn inject_object(node: &mut Node, snapshot: &Snapshot, explained: &mut Vec<(Subject, Explained)>) -> anyhow::Result<()> {

@@ -139,16 +139,16 @@ impl Route {
             Self::Live => on(method, live),
             Self::Ready => on(method, ready),
             Self::Services => on(method, services),
-            Self::GetService => on(method, get_service),
+            Self::GetService => on(method, read_service),
             Self::PutService => on(method, put_service),
             Self::DeleteService => on(method, delete_service),
             Self::Targets => on(method, targets),
             Self::PutTarget => on(method, put_target),
             Self::DeleteTarget => on(method, delete_target),
             Self::Changes => on(method, changes),
-            Self::GetBehaviour => on(method, get_behaviour),
+            Self::GetBehaviour => on(method, read_behaviour),
             Self::PutBehaviour => on(method, put_behaviour),
-            Self::GetServiceBehaviour => on(method, get_service_behaviour),
+            Self::GetServiceBehaviour => on(method, read_service_behaviour),
             Self::PutServiceBehaviour => on(method, put_service_behaviour),
             Self::DeleteServiceBehaviour => on(method, delete_service_behaviour),
         }
@@ -188,7 +188,7 @@ async fn services(State(api): State<Api>) -> Response {
     json(StatusCode::OK, &ServiceList { services: api.store.services() })
 }
 
-async fn get_service(State(api): State<Api>, name: ServiceName) -> Result<Response, Refused> {
+async fn read_service(State(api): State<Api>, name: ServiceName) -> Result<Response, Refused> {
     let service = match api.store.view(&name.0) {
         Some(view) => view.service.clone(),
         None if api.strict => return Err(no_service(&name.0)),
@@ -296,7 +296,7 @@ async fn make(api: &Api, service: Arc<str>, changes: Vec<ChangeSpec>) -> Result<
     Ok((results, index))
 }
 
-async fn get_behaviour(State(api): State<Api>) -> Response {
+async fn read_behaviour(State(api): State<Api>) -> Response {
     json(StatusCode::OK, &api.store.behaviour(None))
 }
 
@@ -304,7 +304,7 @@ async fn put_behaviour(State(api): State<Api>, Json(behaviour): Json<Behaviour>)
     set_behaviour(&api, None, Some(behaviour)).await
 }
 
-async fn get_service_behaviour(State(api): State<Api>, name: ServiceName) -> Response {
+async fn read_service_behaviour(State(api): State<Api>, name: ServiceName) -> Response {
     json(StatusCode::OK, &api.store.behaviour(Some(&name.0)))
 }
 

@@ -68,6 +68,7 @@ pub(crate) fn unmanaged(json: &str) -> Result<UnmanagedPod, ApiError> {
         mirror: meta.annotations.0.contains_key(MIRROR_ANNOTATION),
         job,
         released: meta.annotations.0.contains_key(names::RELEASED_ANNOTATION),
+        finalizer: meta.finalizers.0.iter().any(|finalizer| finalizer.is(names::FINALIZER)),
         key: key(meta.namespace, meta.name),
         uid: PodUid::new(meta.uid.owned()),
         labels: meta.labels.0,

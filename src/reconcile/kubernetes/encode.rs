@@ -30,6 +30,9 @@ pub(crate) struct Sender<'a> {
 pub(crate) fn pod_patch(patch: &PodPatch) -> Value {
     let mut metadata = Map::new();
     metadata.insert("uid".into(), patch.uid.as_str().into());
+    if let Some(version) = &patch.resource_version {
+        metadata.insert("resourceVersion".into(), json!(version));
+    }
     match patch.finalizer {
         Some(Presence::Present) => metadata.insert("finalizers".into(), json!([names::FINALIZER])),
         Some(Presence::Absent) => metadata.insert("$deleteFromPrimitiveList/finalizers".into(), json!([names::FINALIZER])),
@@ -164,7 +167,7 @@ mod tests {
     }
 
     fn empty(uid: &str) -> PodPatch {
-        PodPatch { uid: PodUid::new(uid), conditions: vec![], finalizer: None, label: false, annotations: vec![] }
+        PodPatch { uid: PodUid::new(uid), resource_version: None, conditions: vec![], finalizer: None, label: false, annotations: vec![] }
     }
 
     fn an_event(name: &str, reason: &'static str) -> Event {

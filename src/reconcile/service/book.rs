@@ -23,6 +23,7 @@ const DEREGISTER_AGAIN: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Book {
     pub(super) pod: PodKey,
+    pub(super) owner: Owner,
     pub(super) weight: u16,
     pub(super) observes: bool,
     pub(super) doing: Doing,
@@ -38,11 +39,24 @@ pub(super) struct Book {
     again: Option<(Operation, Instant)>,
 }
 
+/// On whose behalf a target is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A pod's, by its plans.
+    Pod,
+    /// Nobody's: its pod is gone, and it is owed.
+    Debt,
+    /// Nobody's: its stamp says that it is ours.
+    Orphan,
+}
+
 /// How the book of a target is opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     /// The pod, by name.
     pub pod: &'a PodKey,
+    /// On whose behalf it is kept.
+    pub owner: Owner,
     /// Position in the order of requests and answers.
     pub seq: Seq,
     /// The claim only observes.
@@ -57,6 +71,7 @@ impl Book {
     pub(super) fn new(entry: &Entry<'_>) -> Self {
         Self {
             pod: entry.pod.clone(),
+            owner: entry.owner,
             weight: 0,
             observes: entry.observes,
             doing: Doing::Nothing,

@@ -41,8 +41,14 @@ pub(super) fn ending(mut draft: Draft<'_>) -> Plan {
     let containers_gone = o.life.stage == Stage::Gone;
     let mut changes = Vec::new();
     let mut left = Vec::new();
+    let mut listed = Vec::new();
     for (index, target, claim) in claimed(o) {
         if target.gone(containers_gone) {
+            continue;
+        }
+        listed.push(claim.clone());
+        if target.let_go(containers_gone) {
+            draft.read(target, true);
             continue;
         }
         if let Some(operation) = target.wants_deregister(containers_gone) {
@@ -55,7 +61,8 @@ pub(super) fn ending(mut draft: Draft<'_>) -> Plan {
     if left.is_empty() {
         let tell = o.finalizer && claimed(o).next().is_some();
         draft.patch.tell = tell.then(|| notice(Reason::Deregistered, "Every registry has let the pod's targets go."));
-        let_go(&mut draft);
+        draft.patch.release = o.finalizer;
+        draft.write_claims(&listed);
         return draft.finish(Reason::Deregistered, &changes);
     }
     match timed_out(&mut draft) {
@@ -91,17 +98,13 @@ fn give_up(draft: &mut Draft<'_>, left: &[(Claim, bool)], exception: Reason) {
     let missing: Vec<Claim> = left.iter().filter(|(_, owed)| !owed).map(|(claim, _)| claim.clone()).collect();
     if missing.is_empty() {
         draft.patch.exception = Some(exception);
-        let_go(draft);
+        draft.patch.release = draft.o.finalizer;
+        draft.write_claims(&[]);
     } else if draft.o.debts_full {
         draft.tell(Reason::DebtsFull, || "The debts are as many as may be; the pod is held until some are paid.".to_owned());
     } else {
         draft.steps.push(Step::Record(missing));
     }
-}
-
-fn let_go(draft: &mut Draft<'_>) {
-    draft.write_claims(&[]);
-    draft.patch.release = draft.o.finalizer;
 }
 
 fn notice(reason: Reason, note: &str) -> Notice {

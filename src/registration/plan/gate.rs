@@ -34,7 +34,9 @@ pub(super) fn gate(draft: &mut Draft<'_>, closing: bool, claims_full: bool) -> O
         Stage::NotServing(_) if !o.bound => open.then(no_binding),
         Stage::Serving if open => staying_open(o),
         Stage::Serving => Some(opening(draft, claims_full)),
-        Stage::NotServing(cause) => (closing || o.gate.is_none()).then(|| not_serving(cause)),
+        Stage::NotServing(cause) if closing => Some(not_serving(cause)),
+        // The reasons of `not_serving` say that the budget was granted, also to the next leader.
+        Stage::NotServing(_) => o.gate.is_none().then(never_ready),
         Stage::Terminating | Stage::Gone => None,
     }
 }
@@ -58,7 +60,7 @@ fn waiting(o: &Observation, open: bool) -> Option<Gate> {
     if open && !(no_address && o.targets.iter().any(|target| target.role == Role::Stale)) {
         return if o.bound { None } else { Some(no_binding()) };
     }
-    Some(closed(Reason::WaitingForContainers, "The containers have not been ready yet.".to_owned()))
+    Some(never_ready())
 }
 
 fn staying_open(o: &Observation) -> Option<Gate> {
@@ -110,6 +112,10 @@ fn registered() -> Gate {
 
 fn no_binding() -> Gate {
     Gate { status: true, reason: Reason::NoBinding, message: "No binding selects the pod.".to_owned(), exception: false }
+}
+
+fn never_ready() -> Gate {
+    closed(Reason::WaitingForContainers, "The containers have not been ready yet.".to_owned())
 }
 
 fn not_serving(cause: Cause) -> Gate {

@@ -16,7 +16,7 @@ pub(crate) fn a_pod_is_prepared(world: &World) {
 
     assert_eq!(pod["spec"]["readinessGates"], json!([{ "conditionType": "lockstep.dev/registered" }]));
     assert_eq!(pod["metadata"]["finalizers"], json!(["lockstep.dev/deregistered"]));
-    assert_eq!(pod["metadata"]["labels"], json!({ "app": "web", "lockstep.dev/managed": "true" }));
+    assert_eq!(own_labels(&pod), json!({ "app": "web", "lockstep.dev/managed": "true" }));
     let record = pod["metadata"]["annotations"]["lockstep.dev/injected"].as_str().expect("the record is text");
     let record: Value = serde_json::from_str(record).expect("the record is JSON");
     assert_eq!(record["version"], 1);
@@ -44,11 +44,18 @@ pub(crate) fn no_label_no_change(world: &World) {
         assert_eq!(pod["spec"]["readinessGates"], Value::Null);
         assert_eq!(pod["metadata"]["finalizers"], Value::Null);
         assert_eq!(pod["metadata"]["annotations"], Value::Null);
-        assert_eq!(pod["metadata"]["labels"], manifest["metadata"]["labels"]);
+        assert_eq!(own_labels(&pod), manifest["metadata"]["labels"]);
         assert_eq!(pod["spec"]["containers"][0]["lifecycle"], Value::Null);
         assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], GRACE);
         world.cluster.kubectl(&["delete", "pod", "--namespace", namespace, name, "--wait=false"]);
     }
+}
+
+/// Its labels without those that the API server copies from the node.
+fn own_labels(pod: &Value) -> Value {
+    let mut labels = pod["metadata"]["labels"].clone();
+    labels.as_object_mut().expect("it has labels").retain(|key, _| !key.starts_with("topology.kubernetes.io/"));
+    labels
 }
 
 fn stored(world: &World, namespace: &str, name: &str) -> Value {

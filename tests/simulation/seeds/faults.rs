@@ -277,7 +277,7 @@ fn knobs(author: &mut Author, kind: Kind) {
 fn losses(author: &mut Author, kind: Kind) {
     let at = author.sometime();
     let (mut spec, _) = some_registry(author);
-    let observed = author.bindings.iter().any(|one| one.observed && Some(&one.service) == spec.service.as_ref());
+    let observed = author.bindings.iter().any(|one| one.observed && Some(&one.registry) == spec.name.as_ref());
     if observed {
         return;
     }
@@ -288,6 +288,11 @@ fn losses(author: &mut Author, kind: Kind) {
             let back = RegistrySpec { answers: Some(AnswersSpec::All(Answer::Ok)), ..spec.clone() };
             spec.answers = Some(AnswersSpec::All(Answer::Missing));
             spec.loses = Some(Loses::All(AllWord::All));
+            // The word is for the whole registry: its other services are gone as well.
+            for service in ["web", "api", "admin"].into_iter().filter(|service| spec.service.as_deref() != Some(service)) {
+                let other = RegistrySpec { answers: None, service: Some(service.to_owned()), ..spec.clone() };
+                registry(author, at, other);
+            }
             registry(author, to, back);
         }
         (Kind::RegistryUnhealthy, Some(target)) => {

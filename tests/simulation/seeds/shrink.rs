@@ -19,7 +19,11 @@ pub(crate) fn shrink(tale: &Tale, rule: &str) -> Tale {
     let mut plays = 0;
     let mut fails = |candidate: &Tale| {
         plays += 1;
-        plays <= PLAYS && play_tale(candidate, None).failures.iter().any(|failure| failure.rule == rule)
+        if plays > PLAYS {
+            return false;
+        }
+        let played = play_tale(candidate, None);
+        !played.impossible && played.failures.iter().any(|failure| failure.rule == rule)
     };
     for _ in 0..3 {
         let before = small.scenario.steps.len();

@@ -71,7 +71,7 @@ impl Hand {
 
     async fn patch(&mut self, handle: &str, conditions: Vec<ConditionPatch>, finalizer: Option<Presence>) {
         let view = self.view(handle).await;
-        let patch = PodPatch { uid: view.uid, conditions, finalizer, label: false, annotations: Vec::new() };
+        let patch = PodPatch { uid: view.uid, resource_version: None, conditions, finalizer, label: false, annotations: Vec::new() };
         self.instance.api.patch_pod(&view.key, &patch).await.expect("the server answers");
     }
 

@@ -265,6 +265,7 @@ impl World {
                 mirror: pod.spec.mirror,
                 job: pod.spec.controller.as_ref().is_some_and(|owner| owner.kind == "Job"),
                 released: pod.annotations.contains_key(names::RELEASED_ANNOTATION),
+                finalizer: pod.finalizer,
             })
             .collect();
         let next = found.next().and(pods.last()).map(|last| last.key.name.to_string());
@@ -315,6 +316,9 @@ impl World {
         };
         if self.pods[id].uid != patch.uid {
             return refused(422, "metadata.uid: field is immutable");
+        }
+        if patch.resource_version.as_ref().is_some_and(|version| *version != self.pods[id].version.to_string()) {
+            return refused(409, "the object has been modified");
         }
         if patch.finalizer == Some(Presence::Present) && self.pods[id].deletion.is_some() && !self.pods[id].finalizer {
             return refused(422, "metadata.finalizers: no new finalizers can be added if the object is being deleted");

@@ -1,16 +1,78 @@
 //! The drain budget, as seeded worlds judge it.
 //!
-//! Scenarios count targets instead; here the rule itself is asserted at every drain that only unreadiness explains.
+//! Scenarios count targets instead; here the rule itself is asserted at every change that only the budget allows.
 //!
-//! Invariant: judged from the world's truth, with what may have changed a moment ago allowed for.
+//! Invariant: judged from the world's truth; pods that left the count in the last moments still count, since the product may have granted before.
 //! Absent on purpose: deletions, debts and orphans, which need no budget.
 
-use lockstep::registry::Change;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use lockstep::config::{Configuration, OnUnbound};
+use lockstep::registry::{Change, Operation};
 use lockstep::target::ServiceId;
 
 use super::World;
+use super::invariants::{bindings_of, wants};
+use super::pods::Pod;
+
+/// A grant may be this old when its change is sent: a call that was under way, and the time to act.
+const GRANTED_BEFORE: Duration = Duration::from_secs(10);
 
 impl World {
     /// At most floor(n × (1 − panicThreshold)) drains are outstanding, and never the last where n > 1.
-    pub(super) fn judge_budget(&mut self, _id: &ServiceId, _change: &Change) {}
+    pub(super) fn judge_budget(&mut self, id: &ServiceId, change: &Change) {
+        if !self.seeded || change.operation == Operation::Register {
+            return;
+        }
+        let Some(held) = self.meant_target(id, change) else { return };
+        let Some(owner) = held.owner.as_ref().and_then(|uid| self.pod_of_uid(uid)) else { return };
+        let pod = &self.pods[owner];
+        if !pod.is_live() || !self.needs_budget(pod, id, held.address) {
+            return;
+        }
+        let counted = self.pods.iter().filter(|pod| self.counts(pod, id)).count();
+        let outstanding = self.pods.iter().filter(|one| one.uid != pod.uid && self.is_out(one, id)).count() + 1;
+        let threshold = self.in_force().map(|one| one.registration.panic_threshold).min().unwrap_or(100);
+        let share = counted * (100 - usize::from(threshold).min(100)) / 100;
+        let allowed = if counted > 1 { share.min(counted - 1) } else { share };
+        if outstanding > allowed {
+            let wanted = format!("at most {allowed} of {counted} targets of {id} out of use for other reasons than a deletion");
+            self.fail("budget", wanted, format!("{outstanding}, with {} of {}", change.operation.as_str(), change.address));
+        }
+    }
+
+    /// Whether only the budget lets such a target be taken out.
+    fn needs_budget(&self, pod: &Pod, id: &ServiceId, address: SocketAddr) -> bool {
+        let wanted = |one: &Configuration| wants(one, pod, id, address);
+        let unbound = |one: &Configuration| {
+            bindings_of(one, pod).all(|binding| binding.service != *id)
+                && one.bindings.iter().any(|binding| binding.service == *id && binding.on_unbound == OnUnbound::Deregister)
+        };
+        self.in_force().all(|one| wanted(one) || unbound(one))
+    }
+
+    /// Whether a pod's claim counts in n, or did a moment ago.
+    fn counts(&self, pod: &Pod, id: &ServiceId) -> bool {
+        let recent = |at: Duration| self.now < at + GRANTED_BEFORE + self.watch_delay();
+        let ended = [pod.gone, pod.deleted_first.map(|one| one.at), pod.ended.filter(|_| pod.is_terminal()).map(|one| one.at)];
+        let live = ended.into_iter().flatten().all(recent);
+        let bound = self.in_force().any(|one| bindings_of(one, pod).any(|binding| binding.service == *id)) || recent(pod.labelled);
+        live && bound && pod.claims.iter().any(|claim| claim.service == *id && !claim.observed)
+    }
+
+    /// Whether the target of a live, bound pod is out of use since the product took it out.
+    fn is_out(&self, pod: &Pod, id: &ServiceId) -> bool {
+        let serves = pod.containers_ready.status && !self.is_node_lost(pod);
+        let bound = self.in_force().all(|one| bindings_of(one, pod).any(|binding| binding.service == *id));
+        if !pod.is_live() || serves || !bound {
+            return false;
+        }
+        let Some(service) = self.registries.get(&id.registry).and_then(|one| one.services.get(&id.service)) else { return false };
+        pod.registered.iter().any(|(one, address)| {
+            one == id
+                && pod.ips.contains(&address.ip())
+                && service.tracks.get(&(pod.uid.clone(), *address)).is_some_and(|track| track.operation != Operation::Register)
+        })
+    }
 }

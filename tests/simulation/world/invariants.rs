@@ -19,7 +19,7 @@ use lockstep::target::{PodUid, ServiceId, TargetState};
 
 use super::pods::{Pod, PodId};
 use super::record::WriteKind;
-use super::registry::{Seen, Track, at_address};
+use super::registry::{Held, Seen, Track, at_address};
 use super::{Moment, World};
 use crate::executor::ProcessId;
 
@@ -213,10 +213,16 @@ impl World {
             return;
         }
         let pod = &self.pods[id];
-        let waited = |limit: Duration| pod.ready_since.is_some_and(|since| self.since(since) >= limit);
-        let opened = self.in_force().any(|one| {
-            one.registration.on_gate_timeout == OnGateTimeout::Open && pod.containers_ready.status && waited(one.registration.gate_timeout)
-        });
+        let believed = self.processes[process].shown.get(&id).filter(|_| self.seeded).and_then(|shown| shown.view.containers_ready.clone());
+        let believed = believed.filter(|ready| ready.status).and_then(|ready| ready.since);
+        let waited = |limit: Duration| {
+            pod.ready_since.is_some_and(|since| self.since(since) >= limit)
+                || believed.is_some_and(|since| {
+                    self.exec.wall().duration_since(since) >= jiff::SignedDuration::try_from(limit).unwrap_or_default()
+                })
+        };
+        let opened =
+            self.in_force().any(|one| one.registration.on_gate_timeout == OnGateTimeout::Open && waited(one.registration.gate_timeout));
         if opened {
             self.exceptions.use_one("GateTimeout", id, process);
         } else {
@@ -246,10 +252,8 @@ impl World {
     }
 
     fn acknowledged(&self, binding: &Binding, address: SocketAddr, uid: &PodUid) -> bool {
-        let Some(service) = self.registries.get(&binding.service.registry).and_then(|one| one.services.get(&binding.service.service))
-        else {
-            return false;
-        };
+        let Some(registry) = self.registries.get(&binding.service.registry) else { return false };
+        let Some(service) = registry.services.get(&binding.service.service) else { return false };
         let observed = binding.mode == Mode::Observe;
         let track = service.tracks.get(&(uid.clone(), address)).filter(|_| !observed);
         let accepted = binding.ack == Ack::Accepted;
@@ -259,7 +263,11 @@ impl World {
         let states = |one: &Seen| if accepted { one.state != TargetState::Draining } else { one.state == TargetState::Active };
         service.received.iter().rev().any(|listing| {
             track.is_none_or(|track| listing.sent > track.answered.max(track.sent) && listing.sent_at >= track.answered_at)
-                && at_address(&listing.snapshot, address).iter().any(|one| states(one) && (observed || one.owner.as_ref() == Some(uid)))
+                && at_address(&listing.snapshot, address).iter().any(|one| {
+                    // Without marks a listing of the past cannot tell the pod's own target from the last owner's.
+                    let own = one.owner.as_ref() == Some(uid) || (!registry.behaviour.marks && track.is_some());
+                    states(one) && (observed || own)
+                })
         })
     }
 
@@ -324,8 +332,13 @@ impl World {
         let pod = &self.pods[id];
         let registry = self.registries.get(&service_id.registry)?;
         let service = registry.services.get(&service_id.service)?;
-        let held = service.held_by(&pod.uid).find(|held| !self.counts_as_gone(pod, service_id, held.state));
-        if let Some(held) = held {
+        let track = service.tracks.get(&(pod.uid.clone(), address));
+        let accepts = self.accepts(service_id);
+        if accepts && track.is_some_and(|track| track.deregistered) {
+            return None;
+        }
+        let holds = |held: &&Held| !self.counts_as_gone(pod, service_id, held.state) && !(self.seeded && held.repeated);
+        if let Some(held) = service.held_by(&pod.uid).find(holds) {
             return Some(format!("{} is still held as {}", held.address, held.state.as_str()));
         }
         let taken = registry.behaviour.keys == TargetKeys::Address
@@ -367,6 +380,11 @@ impl World {
         (!shown).then(|| format!("no answer after the last change showed that {address} is gone"))
     }
 
+    /// Whether a successful send is an acknowledgement in that service.
+    fn accepts(&self, service: &ServiceId) -> bool {
+        self.in_force().any(|one| one.bindings.iter().any(|binding| binding.service == *service && binding.ack == Ack::Accepted))
+    }
+
     fn counts_as_gone(&self, pod: &Pod, service: &ServiceId, state: TargetState) -> bool {
         let when = self.registries.get(&service.registry).map(|one| one.behaviour.gone_when());
         when == Some(GoneWhen::Draining) && state == TargetState::Draining && self.containers_gone(pod)
@@ -393,8 +411,10 @@ impl World {
                 service.targets.values().filter(here).any(|held| held.state != TargetState::Draining)
                     && !self.has_newer_owner(id, claim.address.ip())
             } else {
-                service.held_by(&pod.uid).any(|held| here(&held)) && !self.owes(&claim.service, claim.address, &pod.uid)
+                let holds = |held: &Held| here(&held) && !(self.seeded && held.repeated);
+                service.held_by(&pod.uid).any(holds)
             };
+            let held = held && !self.owes(&claim.service, claim.address, &pod.uid);
             if held {
                 found.push(claim.to_string());
             }
@@ -581,7 +601,7 @@ pub(crate) fn target_of(binding: &Binding, pod: &Pod) -> Option<SocketAddr> {
 }
 
 /// Whether a configuration wants that target of a pod in that service.
-fn wants(configuration: &Configuration, pod: &Pod, service: &ServiceId, address: SocketAddr) -> bool {
+pub(crate) fn wants(configuration: &Configuration, pod: &Pod, service: &ServiceId, address: SocketAddr) -> bool {
     pod.ips.contains(&address.ip())
         && bindings_of(configuration, pod).any(|binding| binding.service == *service && port_of(binding, pod) == Some(address.port()))
 }

@@ -39,6 +39,11 @@ pub(crate) struct Pod {
     pub(crate) deleted_first: Option<Moment>,
     pub(crate) forced: Option<Moment>,
     pub(crate) ended: Option<Moment>,
+    terminated: usize,
+    /// When its labels last changed.
+    pub(crate) labelled: Duration,
+    /// When the last container that counts was seen to end.
+    pub(crate) finished: Option<jiff::Timestamp>,
     pub(crate) node: Option<Arc<str>>,
     pub(crate) phase: Phase,
     pub(crate) ips: Vec<IpAddr>,
@@ -223,6 +228,8 @@ impl Pod {
             containers: counted()
                 .map(|one| ContainerView { terminated: one.state == ContainerState::Terminated, reported: self.node.is_some() })
                 .collect(),
+            completes: self.spec.completes,
+            finished: self.finished,
             containers_ready: Some(self.containers_ready.clone()),
             gate: self.gate.clone(),
             claims: self.claims_condition.clone(),
@@ -280,6 +287,9 @@ impl World {
             deleted_first: None,
             forced: None,
             ended: None,
+            finished: None,
+            terminated: 0,
+            labelled: moment.at,
             node: new.node,
             phase: Phase::Pending,
             ips: Vec::new(),
@@ -303,6 +313,9 @@ impl World {
         self.by_uid.insert(uid, id);
         self.by_handle.insert(new.handle, id);
         self.tick();
+        if self.seeded {
+            self.note_shared_address(id);
+        }
         self.publish(id, false);
         true
     }
@@ -318,7 +331,11 @@ impl World {
         let pod = &mut self.pods[id];
         let gate = pod.gate.as_ref().map(|gate| gate.status);
         let finalizer = pod.finalizer;
+        let (ips, is_live, labels) = (pod.ips.clone(), pod.is_live(), pod.labels.clone());
         write(pod, moment);
+        if pod.labels != labels {
+            pod.labelled = moment.at;
+        }
         pod.version = version;
         settle(pod, moment);
         pod.view = Arc::new(pod.look());
@@ -335,7 +352,18 @@ impl World {
             self.milestone(id, if now_finalizer { What::FinalizerAdded } else { What::FinalizerRemoved }, None);
         }
         self.tick();
+        if self.seeded && (self.pods[id].ips != ips || !is_live) {
+            self.note_shared_address(id);
+        }
         if reaped { self.reap(id, was_managed) } else { self.publish(id, was_managed) }
+    }
+
+    /// Whether two pods that serve have one address: no cluster does that.
+    fn note_shared_address(&mut self, id: PodId) {
+        let pod = &self.pods[id];
+        let shared = pod.is_live()
+            && self.objects().any(|other| other.uid != pod.uid && other.is_live() && other.ips.iter().any(|ip| pod.ips.contains(ip)));
+        self.impossible |= shared;
     }
 
     /// Takes the object away, whatever holds it.
@@ -417,6 +445,14 @@ fn settle(pod: &mut Pod, moment: Moment) {
         pod.ready_since = ready.then_some(moment);
         pod.ready_version = pod.version;
     }
+    let terminated = pod.containers.iter().filter(|one| one.counts()).filter(|one| one.state == ContainerState::Terminated).count();
+    if terminated > pod.terminated {
+        pod.finished = Some(moment.wall);
+    }
+    pod.terminated = terminated;
+    if terminated == 0 {
+        pod.finished = None;
+    }
     if pod.is_terminal() || pod.reported_gone() {
         pod.ended.get_or_insert(moment);
     }
@@ -439,6 +475,8 @@ fn empty_view(key: &PodKey, uid: &PodUid) -> PodView {
         addresses: Vec::new(),
         ports: Vec::new(),
         containers: Vec::new(),
+        completes: false,
+        finished: None,
         containers_ready: None,
         gate: None,
         claims: None,

@@ -110,8 +110,10 @@ pub(crate) struct Held {
     pub(crate) owner: Option<PodUid>,
     pub(crate) cluster: Option<Arc<str>>,
     pub(crate) state: TargetState,
-    drain_begun: bool,
+    pub(crate) drain_begun: bool,
     pub(crate) deregistering: bool,
+    /// Put there by a registry that did a register twice.
+    pub(crate) repeated: bool,
     clocks: [Option<u64>; 3],
 }
 
@@ -139,6 +141,7 @@ pub(crate) struct Received {
 /// The last change of one target.
 #[derive(Clone, Debug)]
 pub(crate) struct Track {
+    pub(crate) operation: Operation,
     pub(crate) sent: u64,
     pub(crate) answered: u64,
     pub(crate) answered_at: Duration,
@@ -286,7 +289,10 @@ impl World {
         let (behaviour, service) = self.service(id);
         let (owner, cluster) = owner.unzip();
         let key = behaviour.key(address, owner.as_ref());
-        service.targets.insert(key, Held { address, owner, cluster, state, drain_begun: false, deregistering: false, clocks: [None; 3] });
+        service.targets.insert(
+            key,
+            Held { address, owner, cluster, state, drain_begun: false, deregistering: false, repeated: false, clocks: [None; 3] },
+        );
         self.touched(id);
     }
 
@@ -390,7 +396,15 @@ impl World {
     /// A registry does a change once more, unasked.
     pub(super) fn repeat(&mut self, repeat: &Repeat) {
         self.record.fault("change done twice");
+        let before = self.meant_target(&repeat.at, &repeat.change).map(|held| held.owner);
         let _ = self.effect(&repeat.at, &repeat.change);
+        let (behaviour, service) = self.service(&repeat.at);
+        let key = behaviour.key(repeat.change.address, Some(&repeat.change.uid));
+        if let Some(held) = service.targets.get_mut(&key)
+            && before.is_none_or(|owner| owner != held.owner)
+        {
+            held.repeated = true;
+        }
     }
 
     /// The target that a change means, if it is held.
@@ -432,6 +446,7 @@ impl World {
             state: TargetState::Initial,
             drain_begun: false,
             deregistering: false,
+            repeated: false,
             clocks: [None; 3],
         };
         let before = service.targets.insert(key.clone(), held);
@@ -793,7 +808,8 @@ impl World {
             self.pods[pod].registered.insert((id.clone(), change.address));
         }
         let in_flight = Some((process, self.now + CALL_TIMEOUT));
-        let track = Track { sent, answered: sent, answered_at, in_flight, accepted: false, absent: false, deregistered: false };
+        let operation = change.operation;
+        let track = Track { operation, sent, answered: sent, answered_at, in_flight, accepted: false, absent: false, deregistered: false };
         self.service(id).1.tracks.insert((change.uid.clone(), change.address), track);
     }
 }

@@ -1,0 +1,343 @@
+//! The haproxy driver: servers of a backend, through the runtime API of every process that has it.
+//!
+//! Facts (tried on 2.6.12 of Debian 12, most of them on 3.2 too; the order is the one that a load of requests came through without a loss):
+//! - a new server begins in maintenance; right after `state ready` it counts as up and takes traffic before any check has passed. So it
+//!   is made ready with weight 0, at which its check runs, and gets its weight once the check has passed;
+//! - `state drain` lets running requests end and sends new ones elsewhere at once; in `state maint` running ones still end, checks stop;
+//! - `del server` is refused unless the server is in maintenance and has no session, idle ones included;
+//! - `shutdown sessions server` cuts a running request;
+//! - dynamic servers need a dynamic balance algorithm, take nothing of `default-server`, and are lost at a reload; slots of a
+//!   `server-template` keep address and state through one, given a state file;
+//! - a `stats socket` takes `ssl crt …` in its line without an error and speaks plain text all the same; a `listen` section in tcp mode
+//!   with `server … unix@/path` of the socket speaks TLS;
+//! - no server shows who put it there, except in the name of a dynamic server.
+//!
+//! HAProxy does nothing by itself that other registries do: taking a server into use once its check has passed, removing it once its last
+//! session has ended. So every call does that first, and a read shows what came of it.
+//!
+//! Invariant: a server is listed as active only if every process that counts has it so; any doubt is shown as the more careful state.
+//! Invariant: a server that is neither stamped as ours nor a slot of ours is never named in a command that changes it.
+//! Absent on purpose: a drain delay (the configuration has it), reloads (their loss of dynamic servers is put back by the next read).
+
+mod backend;
+mod instances;
+mod name;
+mod runtime;
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout_at};
+
+use self::backend::{Owner, Phase, Server, Steps};
+use self::instances::{Instances, Reached};
+use crate::config::{HaproxyBackend, HaproxyConfig, Servers};
+use crate::reconcile::OpenError;
+use crate::registry::text::bounded;
+use crate::registry::{
+    CALL_TIMEOUT, CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, Listed, Listing, Operation, Registry, TargetKeys, Wait,
+};
+use crate::target::TargetState;
+
+/// Each change is a line of its own in each session, so a call with more would take too long.
+const BATCH: usize = 50;
+/// Reads are local and cheap.
+const POLL: Duration = Duration::from_secs(1);
+/// Of a backend that no binding names any more, as its debts do.
+const UNNAMED: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true };
+
+/// One or several HAProxy processes.
+#[derive(Debug)]
+pub struct Haproxy {
+    cluster: Arc<str>,
+    backends: BTreeMap<Arc<str>, HaproxyBackend>,
+    instances: Instances,
+    /// One call at a time in a backend: a call decides from what it read.
+    turns: Mutex<HashMap<Arc<str>, Arc<tokio::sync::Mutex<()>>>>,
+    /// Shares of slots that are not in use yet; what HAProxy itself knows of a slot is its configured weight.
+    shares: Mutex<HashMap<(Arc<str>, SocketAddr), u16>>,
+}
+
+/// A target, as far as processes can agree on it.
+type Key = (Option<SocketAddr>, String);
+
+impl Haproxy {
+    /// The registry that `config` describes; credential files are those of `credentials`. Does no I/O.
+    pub fn new(config: &HaproxyConfig, registry: &Arc<str>, cluster: &Arc<str>, credentials: &Path) -> Result<Self, OpenError> {
+        let instances = Instances::new(config, registry, credentials)?;
+        let backends = config.backends.clone();
+        Ok(Self { cluster: cluster.clone(), backends, instances, turns: Mutex::default(), shares: Mutex::default() })
+    }
+
+    fn backend(&self, service: &str) -> HaproxyBackend {
+        self.backends.get(service).copied().unwrap_or(UNNAMED)
+    }
+
+    /// Every process that counts, each looked after; one call at a time for a backend.
+    async fn enter(&self, service: &Arc<str>, deadline: Instant) -> Result<(Vec<Reached>, tokio::sync::OwnedMutexGuard<()>), CallError> {
+        check_name(service)?;
+        let turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner).entry(service.clone()).or_default().clone();
+        let busy = |_| CallError::Unavailable("an earlier call has not ended yet".to_owned());
+        let turn = timeout_at(deadline, turn.lock_owned()).await.map_err(busy)?;
+        let mut reached =
+            timeout_at(deadline, self.instances.reach(service, &self.cluster, deadline)).await.map_err(|_| CallError::Timeout)??;
+        self.look_after(&mut reached, service).await?;
+        self.instances.alike(&reached, service);
+        Ok((reached, turn))
+    }
+
+    /// Makes processes agree and takes due steps; what is decided is read again.
+    async fn look_after(&self, reached: &mut [Reached], service: &Arc<str>) -> Result<(), CallError> {
+        let agreed = agreement(reached);
+        let cluster = &self.cluster;
+        let looking = reached.iter_mut().map(|one| {
+            let mut all = self.agree(one, &agreed, service);
+            let share = |address| self.shares.lock().unwrap_or_else(PoisonError::into_inner).get(&(service.clone(), address)).copied();
+            all.extend(one.backend.upkeep(service, share));
+            async move {
+                if all.is_empty() {
+                    return Ok(());
+                }
+                for steps in &all {
+                    // What is refused here shows in what is read next.
+                    let _ = take(one, steps).await?;
+                }
+                Instances::read_again(one, service, cluster).await
+            }
+        });
+        join_all(looking).await.into_iter().collect()
+    }
+
+    /// Steps that bring the servers of one process to what was agreed.
+    fn agree(&self, one: &Reached, agreed: &BTreeMap<Key, Agreed>, service: &str) -> Vec<Steps> {
+        let config = self.backend(service);
+        let mut all = Vec::new();
+        let own: BTreeMap<Key, &Server> = ours(one).collect();
+        for (key, wanted) in agreed {
+            match own.get(key) {
+                None if wanted.phase == Phase::Leaving => {}
+                None => all.extend(one.backend.copy(service, config, &wanted.server)),
+                Some(server) if server.phase() >= wanted.phase => {}
+                Some(server) if wanted.phase == Phase::Draining => all.extend(server.drain(service)),
+                Some(server) if wanted.phase == Phase::Leaving => all.extend(server.take_out(service)),
+                Some(_) => {}
+            }
+        }
+        if one.fresh {
+            // It kept what the others have let go meanwhile; where there are no others, everything it has was agreed.
+            let left = own.iter().filter(|(key, _)| !agreed.contains_key(*key));
+            left.for_each(|(_, server)| all.extend(server.take_out(service)));
+        }
+        all
+    }
+
+    async fn listing(&self, service: &str, deadline: Instant) -> Result<Listing, CallError> {
+        let service: Arc<str> = service.into();
+        let (reached, _turn) = self.enter(&service, deadline).await?;
+        let mut merged: BTreeMap<Key, (Listed, usize)> = BTreeMap::new();
+        for server in reached.iter().flat_map(|one| &one.backend.servers) {
+            let (Some(address), Some(state)) = (server.address, server.state()) else { continue };
+            let listed = Listed { address, state, stamp: server.stamp().cloned() };
+            match merged.get_mut(&key(server)) {
+                Some((known, count)) => {
+                    known.state = doubtful(known.state, state);
+                    *count += 1;
+                }
+                None => drop(merged.insert(key(server), (listed, 1))),
+            }
+        }
+        let everywhere = |(mut listed, count): (Listed, usize)| {
+            if count < reached.len() && listed.state == TargetState::Active {
+                listed.state = TargetState::Initial;
+            }
+            listed
+        };
+        Ok(Listing { targets: merged.into_values().map(everywhere).collect(), index: None })
+    }
+
+    async fn changes(&self, service: &str, changes: &[Change], deadline: Instant) -> Result<Vec<Result<(), ChangeError>>, CallError> {
+        let service: Arc<str> = service.into();
+        let config = self.backend(&service);
+        let (mut reached, _turn) = self.enter(&service, deadline).await.map_err(nothing_left)?;
+        for change in changes.iter().filter(|change| change.operation == Operation::Register && config.servers == Servers::Template) {
+            let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+            shares.insert((service.clone(), change.address), change.weight);
+        }
+        let cluster = &self.cluster;
+        let making = reached.iter_mut().map(|one| {
+            let service = &service;
+            async move {
+                let mut results = Vec::with_capacity(changes.len());
+                for (place, change) in changes.iter().enumerate() {
+                    // What an earlier change did decides too, where it may concern the same server or took a slot.
+                    let slots = config.servers == Servers::Template && place > 0;
+                    if slots || changes[..place].iter().any(|earlier| earlier.address == change.address) {
+                        Instances::read_again(one, service, cluster).await?;
+                    }
+                    results.push(make(one, service, config, change).await?);
+                }
+                Ok::<_, CallError>(results)
+            }
+        });
+        let made = join_all(making).await.into_iter().collect::<Result<Vec<_>, _>>();
+        // Some process may have done it by now, so nothing is certain any more.
+        let made = made.map_err(|error| match error {
+            CallError::Unavailable(text) => CallError::Failed(text),
+            other => other,
+        })?;
+        Ok((0..changes.len()).map(|place| together(made.iter().map(|results| &results[place]))).collect())
+    }
+}
+
+impl Registry for Haproxy {
+    fn capabilities(&self) -> Capabilities {
+        // Where one backend has slots, the registry as a whole cannot say whose a target is.
+        let slots = self.backends.values().any(|backend| backend.servers == Servers::Template);
+        Capabilities {
+            drain: DrainKind::Explicit,
+            keys: if slots { TargetKeys::Address } else { TargetKeys::Uid },
+            stamps: !slots,
+            blocking_read: false,
+            batch: NonZeroUsize::new(BATCH).expect("a batch is not empty"),
+            gone_when: GoneWhen::Absent,
+            poll: POLL,
+        }
+    }
+
+    async fn list(&self, service: &str, _wait: Option<Wait>) -> Result<Listing, CallError> {
+        self.listing(service, Instant::now() + CALL_TIMEOUT).await
+    }
+
+    async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.changes(service, changes, Instant::now() + CALL_TIMEOUT).await
+    }
+
+    async fn drain_delay(&self, _service: &str) -> Result<Option<Duration>, CallError> {
+        Ok(None)
+    }
+}
+
+/// What hinders a call before its first change leaves hinders it for certain.
+fn nothing_left(error: CallError) -> CallError {
+    match error {
+        CallError::Timeout => CallError::Unavailable("no answer in time".to_owned()),
+        CallError::Failed(text) => CallError::Unavailable(text),
+        other => other,
+    }
+}
+
+/// What the processes that have been there all the time say of a target.
+struct Agreed {
+    phase: Phase,
+    server: Server,
+}
+
+/// The most careful phase of each target of ours, from the processes that count as complete; from all, where none is.
+fn agreement(reached: &[Reached]) -> BTreeMap<Key, Agreed> {
+    let complete = reached.iter().any(|one| !one.fresh);
+    let mut agreed: BTreeMap<Key, Agreed> = BTreeMap::new();
+    for one in reached.iter().filter(|one| !complete || !one.fresh) {
+        for (key, server) in ours(one) {
+            match agreed.get_mut(&key) {
+                Some(known) if known.phase >= server.phase() => {}
+                Some(known) => known.phase = server.phase(),
+                None => drop(agreed.insert(key, Agreed { phase: server.phase(), server: server.clone() })),
+            }
+        }
+    }
+    agreed
+}
+
+/// The servers of ours that are in use.
+fn ours(one: &Reached) -> impl Iterator<Item = (Key, &Server)> {
+    let in_use = |server: &&Server| !matches!(server.owner, Owner::Foreign(_)) && server.phase() != Phase::Free;
+    one.backend.servers.iter().filter(in_use).map(|server| (key(server), server))
+}
+
+/// Slots are alike where they have one address, whatever their numbers.
+fn key(server: &Server) -> Key {
+    (server.address, if server.owner == Owner::Slot { String::new() } else { server.name.clone() })
+}
+
+/// What two processes say of one target, where a doubt must not pass for an acknowledgement.
+fn doubtful(one: TargetState, other: TargetState) -> TargetState {
+    use TargetState::{Active, Draining, Initial, Unhealthy, Unused};
+    match (one, other) {
+        (one, other) if one == other => one,
+        (Initial, _) | (_, Initial) | (Active, Draining) | (Draining, Active) => Initial,
+        (Unhealthy, _) | (_, Unhealthy) => Unhealthy,
+        (Unused, _) | (_, Unused) => Unused,
+        (one, _) => one,
+    }
+}
+
+/// The results of one change in every process, as one.
+fn together<'r>(results: impl Iterator<Item = &'r Result<(), ChangeError>>) -> Result<(), ChangeError> {
+    let mut missing = true;
+    for result in results {
+        match result {
+            Ok(()) => missing = false,
+            Err(ChangeError::NotFound) => {}
+            Err(error) => return Err(error.clone()),
+        }
+    }
+    if missing { Err(ChangeError::NotFound) } else { Ok(()) }
+}
+
+async fn make(one: &mut Reached, service: &str, config: HaproxyBackend, change: &Change) -> Result<Result<(), ChangeError>, CallError> {
+    let all = match one.backend.change(service, config, change) {
+        Ok(all) => all,
+        Err(error) => return Ok(Err(error)),
+    };
+    for steps in &all {
+        if let Some(error) = take(one, steps).await? {
+            return Ok(Err(error));
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Takes steps; what HAProxy has against one of them, unless they were only an attempt.
+async fn take(one: &mut Reached, steps: &Steps) -> Result<Option<ChangeError>, CallError> {
+    for command in &steps.commands {
+        let answer = one.session.ask(command).await?.concat();
+        if !is_done(answer.trim()) {
+            return Ok((!steps.attempt).then(|| refusal(answer.trim())));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether an answer says that the command was done. Most commands say nothing then.
+fn is_done(answer: &str) -> bool {
+    const DONE: [&str; 5] = ["New server registered", "Server deleted", "IP changed", "no need to change the addr", "port changed"];
+    answer.is_empty() || DONE.iter().any(|done| answer.starts_with(done))
+}
+
+fn refusal(answer: &str) -> ChangeError {
+    if answer.starts_with("Backend must use a dynamic load balancing") {
+        let remedy = "give it one (`balance roundrobin` or `leastconn`), or slots and `servers: template`";
+        return ChangeError::Refused(format!("the backend's balance algorithm takes no dynamic servers; {remedy}"));
+    }
+    if answer.starts_with("Health check was not configured") || answer.starts_with("Health checks are not configured") {
+        return ChangeError::Refused("the slot has no check; add `check` to its server-template line, or set `check: false`".to_owned());
+    }
+    if answer == "No such server." {
+        return ChangeError::NotFound;
+    }
+    ChangeError::Refused(bounded(answer))
+}
+
+/// A name goes into a command line, so it must be one word of what HAProxy takes for names.
+fn check_name(service: &str) -> Result<(), CallError> {
+    let fits = !service.is_empty() && service.bytes().all(|one| one.is_ascii_alphanumeric() || b"-_.:".contains(&one));
+    if fits { Ok(()) } else { Err(CallError::ServiceMissing(format!("{} can be no name of a backend", bounded(service)))) }
+}

@@ -1,0 +1,220 @@
+//! The processes behind the addresses of one registry: which of them count, and whether they agree.
+//!
+//! Every change must reach each process that counts. One that cannot be reached makes calls fail, until it has been away for
+//! `instanceTimeout` while another could be reached: then it is counted out. When it comes back, or when a new process is seen (a reload,
+//! another address behind the name), it is made like the others before it counts again.
+//!
+//! Invariant: at least one process counts, or the call fails.
+//! Invariant: an error is [`CallError::Unavailable`] only where no command reached any process.
+//! Absent on purpose: what is done in a session (`super`), which commands make servers alike (`backend`).
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::backend::Backend;
+use super::runtime::{Place, Session};
+use crate::config::HaproxyConfig;
+use crate::reconcile::OpenError;
+use crate::registry::CallError;
+use crate::registry::credentials::Credential;
+use crate::registry::reach::{is_forbidden, look_up};
+use crate::registry::text::bounded;
+
+/// A process that was counted out is tried again this often.
+const PROBE: Duration = Duration::from_secs(5);
+/// And holds a call up no longer than this.
+const PROBE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// The processes of one registry.
+#[derive(Debug)]
+pub(super) struct Instances {
+    addresses: Vec<Address>,
+    timeout: Duration,
+    ca: Option<Credential>,
+    known: Mutex<HashMap<Place, Health>>,
+}
+
+/// A process that counts, with its backend as it was read.
+#[derive(Debug)]
+pub(super) struct Reached {
+    pub(super) place: Place,
+    pub(super) session: Session,
+    pub(super) backend: Backend,
+    /// It may lack what the others have: it was away, or is new.
+    pub(super) fresh: bool,
+    process: u64,
+}
+
+/// One of the configuration's addresses.
+#[derive(Clone, Debug)]
+enum Address {
+    Unix(std::path::PathBuf),
+    Host(String, u16),
+}
+
+/// What is remembered of a process.
+#[derive(Debug, Default)]
+struct Health {
+    away_since: Option<Instant>,
+    probed: Option<Instant>,
+    out: bool,
+    process: u64,
+    /// Backends in which it has what the others have.
+    alike: HashSet<Arc<str>>,
+}
+
+impl Instances {
+    /// Those that `config` names. Does no I/O.
+    pub(super) fn new(config: &HaproxyConfig, registry: &Arc<str>, credentials: &Path) -> Result<Self, OpenError> {
+        let addresses = config.addresses.iter().map(|text| Address::parse(text, registry)).collect::<Result<Vec<_>, _>>()?;
+        if addresses.is_empty() {
+            return Err(OpenError::Unusable { name: registry.clone(), reason: "addresses is empty".to_owned() });
+        }
+        let ca = config.tls_ca.as_deref().map(|name| Credential::new(credentials, registry, name)).transpose()?;
+        Ok(Self { addresses, timeout: config.instance_timeout, ca, known: Mutex::default() })
+    }
+
+    /// Every process that counts, with the backend `service` as it is.
+    pub(super) async fn reach(&self, service: &Arc<str>, cluster: &str, deadline: Instant) -> Result<Vec<Reached>, CallError> {
+        let places = self.places().await?;
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).retain(|place, _| places.contains(place));
+        let tried = places.into_iter().filter(|place| self.is_due(place)).map(|place| async move {
+            let patience = if self.is_out(&place) { deadline.min(Instant::now() + PROBE_PATIENCE) } else { deadline };
+            let reached = self.read(&place, service, cluster, patience).await;
+            (place, reached)
+        });
+        let mut counted = self.count(join_all(tried).await, service)?;
+        counted.iter_mut().for_each(|one| one.session.deadline = deadline);
+        Ok(counted)
+    }
+
+    /// Reads the backend of a process again.
+    pub(super) async fn read_again(reached: &mut Reached, service: &str, cluster: &str) -> Result<(), CallError> {
+        (reached.backend, _) = read(&mut reached.session, service, cluster).await?;
+        Ok(())
+    }
+
+    /// Says that these processes have the same servers of ours in `service` now.
+    pub(super) fn alike(&self, reached: &[Reached], service: &Arc<str>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for one in reached {
+            let health = known.entry(one.place.clone()).or_default();
+            if health.process != one.process {
+                *health = Health { process: one.process, ..Health::default() };
+            }
+            health.alike.insert(service.clone());
+        }
+    }
+
+    async fn read(&self, place: &Place, service: &str, cluster: &str, deadline: Instant) -> Result<Reached, CallError> {
+        let mut session = Session::open(place, self.ca.as_ref(), deadline).await?;
+        let (backend, process) = read(&mut session, service, cluster).await?;
+        Ok(Reached { place: place.clone(), session, backend, fresh: true, process })
+    }
+
+    /// Decides which count, from what came of trying them.
+    fn count(&self, tried: Vec<(Place, Result<Reached, CallError>)>, service: &Arc<str>) -> Result<Vec<Reached>, CallError> {
+        let now = Instant::now();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let some_reached = tried.iter().any(|(_, reached)| reached.is_ok());
+        let (mut counted, mut failed) = (Vec::new(), None);
+        for (place, reached) in tried {
+            let health = known.entry(place.clone()).or_default();
+            match reached {
+                Ok(mut reached) => {
+                    if health.out {
+                        tracing::info!(target = place.show(), service = &**service, "the instance is back");
+                    }
+                    let same = health.process == reached.process && !health.out;
+                    reached.fresh = !same || !health.alike.contains(service);
+                    let alike = if same { std::mem::take(&mut health.alike) } else { HashSet::new() };
+                    *health = Health { process: reached.process, alike, ..Health::default() };
+                    counted.push(reached);
+                }
+                Err(error) => {
+                    let away = now.duration_since(*health.away_since.get_or_insert(now));
+                    health.probed = Some(now);
+                    let unreachable = matches!(error, CallError::Unavailable(_) | CallError::Timeout);
+                    if unreachable && some_reached && (health.out || away >= self.timeout) {
+                        if !health.out {
+                            tracing::warn!(target = place.show(), service = &**service, %error, "the instance is counted out");
+                        }
+                        health.out = true;
+                    } else {
+                        failed.get_or_insert(error);
+                    }
+                }
+            }
+        }
+        match failed {
+            Some(error) => Err(error),
+            None if counted.is_empty() => Err(CallError::Unavailable("no instance can be reached".to_owned())),
+            None => Ok(counted),
+        }
+    }
+
+    fn is_out(&self, place: &Place) -> bool {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(place).is_some_and(|health| health.out)
+    }
+
+    /// Whether it is to be tried now: those that are out are tried now and then, or always where no other is left.
+    fn is_due(&self, place: &Place) -> bool {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let all_out = !known.is_empty() && known.values().all(|health| health.out);
+        let waits = |health: &Health| health.out && health.probed.is_some_and(|probed| probed.elapsed() < PROBE);
+        all_out || !known.get(place).is_some_and(waits)
+    }
+
+    async fn places(&self) -> Result<Vec<Place>, CallError> {
+        let mut places = Vec::new();
+        for address in &self.addresses {
+            match address {
+                Address::Unix(path) => places.push(Place::Unix(path.clone())),
+                Address::Host(host, port) => {
+                    let found = look_up(host, *port).await.map_err(|error| CallError::Unavailable(bounded(&error.to_string())))?;
+                    places.extend(found.into_iter().map(|address| Place::Tcp(address, host.clone())));
+                }
+            }
+        }
+        places.sort();
+        places.dedup();
+        Ok(places)
+    }
+}
+
+impl Address {
+    fn parse(text: &str, registry: &Arc<str>) -> Result<Self, OpenError> {
+        let unusable = |reason: &str| OpenError::Unusable { name: registry.clone(), reason: format!("{}: {reason}", bounded(text)) };
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(unusable("write unix:/path")) };
+        }
+        let (host, port) = text.rsplit_once(':').ok_or_else(|| unusable("write host:port or unix:/path"))?;
+        let port = port.parse().map_err(|_| unusable("its port is none"))?;
+        let host = host.trim_matches(['[', ']']);
+        if host.parse().is_ok_and(is_forbidden) {
+            return Err(unusable("link-local addresses are refused"));
+        }
+        Ok(Self::Host(host.to_owned(), port))
+    }
+}
+
+/// The backend, and the id of the process.
+async fn read(session: &mut Session, service: &str, cluster: &str) -> Result<(Backend, u64), CallError> {
+    let answers = session.ask(&format!("show stat {service} 4 -1; show servers state {service}; show info")).await?;
+    let [stat, state, info] = &answers[..] else { return Err(unlike(&answers.concat())) };
+    if stat.trim() == "No such proxy." || state.trim().starts_with("Can't find backend") {
+        return Err(CallError::ServiceMissing(format!("there is no backend {}", bounded(service))));
+    }
+    let backend = Backend::read(stat, state, cluster).ok_or_else(|| unlike(stat))?;
+    let process = info.lines().find_map(|line| line.strip_prefix("Pid: ")?.trim().parse().ok()).ok_or_else(|| unlike(info))?;
+    Ok((backend, process))
+}
+
+fn unlike(text: &str) -> CallError {
+    CallError::Failed(format!("this is not the runtime API of HAProxy: {}", bounded(text)))
+}

@@ -1,0 +1,107 @@
+//! A real HAProxy for tests: in a folder of its own, ended by process id.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+/// Where Debian puts it.
+const PROGRAM: &str = "/usr/sbin/haproxy";
+/// Longer than it takes to start on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One running HAProxy.
+pub(crate) struct Haproxy {
+    folder: TempDir,
+    config: String,
+    child: Child,
+}
+
+impl Haproxy {
+    /// Starts one with `sections` behind the usual defaults; `FOLDER` in them means its folder. Its socket has `level admin`.
+    pub(crate) fn start(sections: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = format!(
+            "global\n stats socket FOLDER/admin level admin\n stats socket FOLDER/weak level user\n server-state-file FOLDER/state\n\
+             defaults\n mode http\n timeout connect 2s\n timeout client 60s\n timeout server 60s\n load-server-state-from-file global\n\
+             {sections}\n"
+        );
+        let config = config.replace("FOLDER", folder.path().to_str().unwrap());
+        let child = launch(folder.path(), &config);
+        let one = Self { folder, config, child };
+        one.wait();
+        one
+    }
+
+    /// Its runtime API, as the configuration of Lockstep names it.
+    pub(crate) fn address(&self) -> String {
+        format!("unix:{}", self.folder.path().join("admin").display())
+    }
+
+    /// A socket of it that may do little.
+    pub(crate) fn weak_address(&self) -> String {
+        format!("unix:{}", self.folder.path().join("weak").display())
+    }
+
+    /// What it answers to one command.
+    pub(crate) fn ask(&self, command: &str) -> String {
+        let mut stream = UnixStream::connect(self.folder.path().join("admin")).unwrap();
+        writeln!(stream, "{command}").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// Keeps the state of its servers and starts anew, as a reload does.
+    pub(crate) fn reload(&mut self) {
+        let state = self.ask("show servers state");
+        std::fs::write(self.folder.path().join("state"), state).unwrap();
+        self.stop();
+        self.resume();
+    }
+
+    /// Ends it at once.
+    pub(crate) fn stop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again.
+    pub(crate) fn resume(&mut self) {
+        self.child = launch(self.folder.path(), &self.config);
+        self.wait();
+    }
+
+    fn wait(&self) {
+        let begun = Instant::now();
+        while UnixStream::connect(self.folder.path().join("admin")).is_err() {
+            assert!(begun.elapsed() < PATIENCE, "HAProxy does not start; its configuration is\n{}", self.config);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Haproxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn launch(folder: &Path, config: &str) -> Child {
+    let file: PathBuf = folder.join("haproxy.cfg");
+    std::fs::write(&file, config).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["-db", "-f"]).arg(file).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().expect("Debian's haproxy is installed")
+}
+
+/// A port that nobody has at this moment.
+pub(crate) fn free_port() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}

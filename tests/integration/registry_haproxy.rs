@@ -1,0 +1,303 @@
+//! The haproxy driver on what is special about HAProxy: checks, sessions, several processes, reloads, slots, refusals.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep::config::{HaproxyBackend, HaproxyConfig, Servers};
+use lockstep::registry::haproxy::Haproxy as Driver;
+use lockstep::registry::{CallError, Change, ChangeError, Listing, Operation, Registry};
+use lockstep::target::{PodKey, PodUid, TargetState};
+use rstest::rstest;
+use tokio::time::Instant;
+
+use crate::haproxy_process::{Haproxy, free_port};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const DYNAMIC: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true };
+const TEMPLATE: HaproxyBackend = HaproxyBackend { servers: Servers::Template, check: true };
+const ROUND: &str = "backend web\n balance roundrobin\n";
+const SLOTS: &str = "backend web\n balance roundrobin\n server-template lockstep 1-2 127.0.0.1:1 check inter 200ms disabled\n";
+
+fn open(addresses: Vec<String>, backend: HaproxyBackend, instance_timeout: Duration) -> Driver {
+    let backends = BTreeMap::from([(Arc::from("web"), backend)]);
+    let config = HaproxyConfig { addresses, instance_timeout, tls_ca: None, backends };
+    Driver::new(&config, &"lan".into(), &"here".into(), Path::new("/nowhere")).unwrap()
+}
+
+fn one(process: &Haproxy, backend: HaproxyBackend) -> Driver {
+    open(vec![process.address()], backend, Duration::from_secs(30))
+}
+
+fn change(operation: Operation, address: SocketAddr) -> Change {
+    let pod = PodKey::new("shop", "web-1");
+    Change { operation, address, uid: PodUid::new(format!("u{}", address.port())), pod, cluster: "here".into(), weight: 100 }
+}
+
+async fn tell(driver: &Driver, operation: Operation, address: SocketAddr) -> Result<(), ChangeError> {
+    driver.apply("web", &[change(operation, address)]).await.unwrap().remove(0)
+}
+
+fn state(listing: &Listing, address: SocketAddr) -> Option<TargetState> {
+    listing.targets.iter().find(|listed| listed.address == address).map(|listed| listed.state)
+}
+
+/// Reads until the target is as wanted.
+async fn until(driver: &Driver, address: SocketAddr, wanted: Option<TargetState>) {
+    let begun = Instant::now();
+    loop {
+        let listed = driver.list("web", None).await;
+        if listed.as_ref().is_ok_and(|listing| state(listing, address) == wanted) {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{address} never became {wanted:?}: {listed:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn endpoint() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+#[rstest]
+#[case::dynamic(ROUND, DYNAMIC)]
+#[case::template(SLOTS, TEMPLATE)]
+#[tokio::test]
+async fn a_server_is_in_no_use_before_its_check_has_passed(#[case] backend: &str, #[case] config: HaproxyBackend) {
+    let process = Haproxy::start(backend);
+    let driver = one(&process, config);
+    let address = free_port();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    let first = driver.list("web", None).await.unwrap();
+    assert_ne!(state(&first, address), Some(TargetState::Active));
+    until(&driver, address, Some(TargetState::Unhealthy)).await;
+    assert!(weights(&process).iter().all(|weight| *weight == 0 || config == TEMPLATE && *weight == 1), "{:?}", weights(&process));
+    let _listener = TcpListener::bind(address).unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+}
+
+/// Weights of all servers, as HAProxy says.
+fn weights(process: &Haproxy) -> Vec<u32> {
+    let state = process.ask("show servers state web");
+    let rows = state.lines().skip(2).filter(|line| !line.is_empty());
+    rows.map(|row| row.split(' ').nth(7).unwrap().parse().unwrap()).collect()
+}
+
+/// A server that answers slowly: one request is under way while the target is drained and deregistered.
+#[rstest]
+#[case::dynamic(ROUND, DYNAMIC)]
+#[case::template(SLOTS, TEMPLATE)]
+#[tokio::test]
+async fn a_running_request_ends_before_its_server_goes(#[case] backend: &str, #[case] config: HaproxyBackend) {
+    let front = free_port();
+    let process = Haproxy::start(&format!("frontend f\n bind {front}\n default_backend web\n{backend}"));
+    let driver = one(&process, config);
+    let (listener, address) = endpoint();
+    let (arrived, has_arrived) = std::sync::mpsc::channel();
+    let (go, going) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut request = [0; 4096];
+            // A check connects and says nothing.
+            if stream.read(&mut request).is_ok_and(|count| count > 0) {
+                arrived.send(()).unwrap();
+                going.recv().unwrap();
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok").unwrap();
+            }
+        }
+    });
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    let asking = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(front).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    has_arrived.recv_timeout(PATIENCE).unwrap();
+    tell(&driver, Operation::Drain, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Draining)).await;
+    tell(&driver, Operation::Deregister, address).await.unwrap();
+    for _ in 0..3 {
+        let listing = driver.list("web", None).await.unwrap();
+        assert_eq!(state(&listing, address), Some(TargetState::Draining), "it has a session still");
+    }
+    go.send(()).unwrap();
+    let answer = asking.join().unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
+    until(&driver, address, None).await;
+}
+
+#[tokio::test]
+async fn every_process_must_acknowledge() {
+    let (first, mut second) = (Haproxy::start(ROUND), Haproxy::start(ROUND));
+    let driver = open(vec![first.address(), second.address()], DYNAMIC, Duration::from_millis(500));
+    let ((_kept, stays), (_gone, goes)) = (endpoint(), endpoint());
+    for address in [stays, goes] {
+        tell(&driver, Operation::Register, address).await.unwrap();
+        until(&driver, address, Some(TargetState::Active)).await;
+    }
+    assert!(second.ask("show servers state web").contains(&format!(":{}", stays.port())), "both have it");
+
+    second.stop();
+    let refused = driver.apply("web", &[change(Operation::Drain, stays)]).await;
+    assert!(matches!(refused, Err(CallError::Unavailable(_))), "one cannot be reached: {refused:?}");
+    // Counted out after its time, as long as the other acknowledges.
+    until(&driver, stays, Some(TargetState::Active)).await;
+    let (_late, comes) = endpoint();
+    tell(&driver, Operation::Deregister, goes).await.unwrap();
+    tell(&driver, Operation::Register, comes).await.unwrap();
+    until(&driver, goes, None).await;
+    until(&driver, comes, Some(TargetState::Active)).await;
+
+    // It returns with what it had before, as from a state that is old, and is made like the other before it counts.
+    second.resume();
+    let old = format!("lockstep:here:shop:web-1:u{}:127.0.0.1:{}", goes.port(), goes.port());
+    second.ask(&format!("add server web/{old} {goes} weight 100; set server web/{old} state ready"));
+    let begun = Instant::now();
+    loop {
+        let listed = driver.list("web", None).await;
+        let servers = second.ask("show servers state web");
+        let has = |address: SocketAddr| servers.contains(&format!(":{}", address.port()));
+        if listed.is_ok() && has(stays) && has(comes) && !has(goes) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the second has {servers}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    until(&driver, comes, Some(TargetState::Active)).await;
+    let listing = driver.list("web", None).await.unwrap();
+    assert_eq!(state(&listing, goes), None);
+}
+
+#[tokio::test]
+async fn a_reload_of_one_of_two_is_made_good() {
+    let (first, mut second) = (Haproxy::start(ROUND), Haproxy::start(ROUND));
+    let driver = open(vec![first.address(), second.address()], DYNAMIC, Duration::from_secs(30));
+    let (_listener, address) = endpoint();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    second.reload();
+    assert!(!second.ask("show servers state web").contains("lockstep:"), "a reload loses dynamic servers");
+    until(&driver, address, Some(TargetState::Active)).await;
+    assert!(second.ask("show servers state web").contains("lockstep:"), "and they are put back");
+}
+
+#[tokio::test]
+async fn slots_survive_a_reload() {
+    let mut process = Haproxy::start(SLOTS);
+    let driver = one(&process, TEMPLATE);
+    let ((_one, first), (_two, second), (_three, third)) = (endpoint(), endpoint(), endpoint());
+    tell(&driver, Operation::Register, first).await.unwrap();
+    until(&driver, first, Some(TargetState::Active)).await;
+    tell(&driver, Operation::Drain, first).await.unwrap();
+    tell(&driver, Operation::Register, second).await.unwrap();
+    until(&driver, second, Some(TargetState::Active)).await;
+    let full = tell(&driver, Operation::Register, third).await;
+    assert!(matches!(full, Err(ChangeError::Full(_))), "{full:?}");
+    process.reload();
+    let listing = driver.list("web", None).await.unwrap();
+    assert_eq!((state(&listing, first), state(&listing, second)), (Some(TargetState::Draining), Some(TargetState::Active)));
+    tell(&driver, Operation::Deregister, first).await.unwrap();
+    until(&driver, first, None).await;
+    tell(&driver, Operation::Register, third).await.unwrap();
+    until(&driver, third, Some(TargetState::Active)).await;
+}
+
+#[tokio::test]
+async fn weights_are_kept_to() {
+    let process = Haproxy::start(&format!("{ROUND}backend other\n balance roundrobin\n"));
+    let driver = one(&process, DYNAMIC);
+    let (_listener, address) = endpoint();
+    let light = |weight| [Change { weight, ..change(Operation::Register, address) }];
+    driver.apply("web", &light(20)).await.unwrap().remove(0).unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    assert_eq!(weights(&process), [20]);
+    driver.apply("web", &light(30)).await.unwrap().remove(0).unwrap();
+    assert_eq!(weights(&process), [30]);
+}
+
+#[tokio::test]
+async fn without_a_check_a_server_is_in_use_at_once() {
+    let process = Haproxy::start(ROUND);
+    let driver = one(&process, HaproxyBackend { servers: Servers::Dynamic, check: false });
+    let address = free_port();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    let listing = driver.list("web", None).await.unwrap();
+    assert_eq!(state(&listing, address), Some(TargetState::Active));
+    tell(&driver, Operation::Drain, address).await.unwrap();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    let listing = driver.list("web", None).await.unwrap();
+    assert_eq!(state(&listing, address), Some(TargetState::Active));
+    tell(&driver, Operation::Deregister, address).await.unwrap();
+    until(&driver, address, None).await;
+}
+
+#[rstest]
+#[case::static_algorithm("backend web\n balance static-rr\n", DYNAMIC, "balance algorithm takes no dynamic servers")]
+#[case::slot_without_check(
+    "backend web\n balance roundrobin\n server-template lockstep 1-2 127.0.0.1:1 disabled\n",
+    TEMPLATE,
+    "the slot has no check"
+)]
+#[tokio::test]
+async fn what_cannot_be_says_why(#[case] backend: &str, #[case] config: HaproxyBackend, #[case] why: &str) {
+    let process = Haproxy::start(backend);
+    let refused = tell(&one(&process, config), Operation::Register, free_port()).await;
+    assert!(matches!(&refused, Err(ChangeError::Refused(text)) if text.contains(why)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_template_without_slots_is_full() {
+    let process = Haproxy::start(ROUND);
+    let refused = tell(&one(&process, TEMPLATE), Operation::Register, free_port()).await;
+    assert!(matches!(&refused, Err(ChangeError::Full(text)) if text.contains("all 0 slots")), "{refused:?}");
+}
+
+#[rstest]
+#[case("nobody")]
+#[case("web; shutdown sessions server web/other")]
+#[case("web\nshow info")]
+#[case("")]
+#[tokio::test]
+async fn a_backend_that_cannot_be_is_missing(#[case] service: &str) {
+    let process = Haproxy::start(ROUND);
+    let driver = one(&process, DYNAMIC);
+    assert!(matches!(driver.list(service, None).await, Err(CallError::ServiceMissing(_))));
+    let applied = driver.apply(service, &[change(Operation::Register, free_port())]).await;
+    assert!(matches!(applied, Err(CallError::ServiceMissing(_))));
+}
+
+#[tokio::test]
+async fn a_socket_without_rights_denies() {
+    let process = Haproxy::start(ROUND);
+    let driver = open(vec![process.weak_address()], DYNAMIC, Duration::from_secs(30));
+    assert_eq!(driver.list("web", None).await, Ok(Listing::default()), "reading is allowed");
+    let applied = driver.apply("web", &[change(Operation::Register, free_port())]).await;
+    assert!(matches!(applied, Err(CallError::Denied(_))), "{applied:?}");
+}
+
+#[rstest]
+#[case::other_protocol(b"SSH-2.0-OpenSSH\r\n> \n> ")]
+#[case::closed(b"")]
+#[tokio::test]
+async fn what_is_not_haproxy_is_a_failure(#[case] answer: &'static [u8]) {
+    let (listener, address) = endpoint();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 64]);
+            let _ = stream.write_all(answer);
+        }
+    });
+    let driver = open(vec![address.to_string()], DYNAMIC, Duration::from_secs(30));
+    let listed = driver.list("web", None).await;
+    assert!(matches!(listed, Err(CallError::Failed(_))), "{listed:?}");
+}
