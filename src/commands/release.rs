@@ -284,7 +284,7 @@ mod tests {
     use super::*;
     use crate::reconcile::kubernetes::decode;
 
-    const RUNNING: &str = include_str!("../../tests/data/kubernetes/pod-running.json");
+    const RUNNING: &str = include_str!("../reconcile/kubernetes/examples/pod-running.json");
 
     fn pod(change: impl FnOnce(&mut Value)) -> PodView {
         let mut value = serde_json::from_str(RUNNING).unwrap();

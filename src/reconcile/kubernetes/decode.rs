@@ -476,9 +476,9 @@ mod tests {
 
     use super::*;
 
-    const RUNNING: &str = include_str!("../../../tests/data/kubernetes/pod-running.json");
-    const ENDED: &str = include_str!("../../../tests/data/kubernetes/pod-ended.json");
-    const NODE: &str = include_str!("../../../tests/data/kubernetes/node.json");
+    const RUNNING: &str = include_str!("examples/pod-running.json");
+    const ENDED: &str = include_str!("examples/pod-ended.json");
+    const NODE: &str = include_str!("examples/node.json");
 
     fn changed(json: &str, change: impl FnOnce(&mut Value)) -> String {
         let mut value = serde_json::from_str(json).unwrap();
