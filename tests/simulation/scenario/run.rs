@@ -207,7 +207,12 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
         let (sender, stop) = oneshot::channel();
         let process = {
             let mut world = self.shared.world();
-            if world.process_of(&name).is_some() {
+            if let Some(running) = world.process_of(&name) {
+                // Asked to stop, and not gone yet: its successor comes after it.
+                if world.processes[running].stopping {
+                    let at = world.now + Duration::from_secs(1);
+                    world.later(at, Agenda::Start(name));
+                }
                 return;
             }
             world.processes.push(Process {
