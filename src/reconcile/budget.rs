@@ -55,12 +55,6 @@ impl Budget {
         }
     }
 
-    /// Notes that `key` was granted by an earlier leader.
-    pub fn inherit(&mut self, key: &Key) {
-        self.granted.insert(key.clone());
-        self.refused.remove(key);
-    }
-
     /// Notes whether `key` is out of use though nobody granted it: it leaves less room, and is no leave to send anything.
     pub fn note_away(&mut self, key: &Key, away: bool) {
         if away {

@@ -209,14 +209,14 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             let in_place = matches!(target.role, Role::Wanted | Role::Kept);
             let counts = live && o.bound && in_place;
             budget.count(&key, counts);
-            let away = matches!(target.facts.seen, Some(Seen::Absent | Seen::Listed { state: TargetState::Draining, .. }));
+            let away = match target.facts.seen {
+                Some(Seen::Absent | Seen::Listed { state: TargetState::Draining, .. }) => true,
+                Some(Seen::Listed { .. }) => false,
+                // An earlier leader may have taken it out.
+                None => closed && target.on_unready != OnUnready::Keep,
+            };
             match (target.role, o.life.stage) {
-                (Role::Wanted | Role::Kept | Role::Superseded, Stage::NotServing(_)) => {
-                    budget.note_away(&key, counts && away);
-                    if counts && closed && target.on_unready != OnUnready::Keep {
-                        budget.inherit(&key);
-                    }
-                }
+                (Role::Wanted | Role::Kept | Role::Superseded, Stage::NotServing(_)) => budget.note_away(&key, counts && away),
                 (Role::Unbound(OnUnbound::Deregister), _) if live => budget.note_away(&key, away),
                 _ => budget.settle(&key),
             }

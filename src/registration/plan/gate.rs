@@ -35,7 +35,7 @@ pub(super) fn gate(draft: &mut Draft<'_>, closing: bool, claims_full: bool) -> O
         Stage::Serving if open => staying_open(o),
         Stage::Serving => Some(opening(draft, claims_full)),
         Stage::NotServing(cause) if closing => Some(not_serving(cause)),
-        // The reasons of `not_serving` say that the budget was granted, also to the next leader.
+        // The reasons of `not_serving` tell the next leader that the target may be out of use.
         Stage::NotServing(_) => o.gate.is_none().then(never_ready),
         Stage::Terminating | Stage::Gone => None,
     }
