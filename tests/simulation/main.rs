@@ -87,5 +87,5 @@ fn complain(line: &str) {
 
 /// Panics of the code under test become failures of its world, with their place, and are not printed.
 fn quiet_panics() {
-    std::panic::set_hook(Box::new(|info| executor::note_panic(info)));
+    std::panic::set_hook(Box::new(executor::note_panic));
 }

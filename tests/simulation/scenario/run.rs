@@ -37,11 +37,14 @@ pub(crate) struct Conditions {
     /// Where the run ends; the last time in the story if left out.
     pub(crate) end: Option<Duration>,
     /// Something to judge at the end of that instant.
-    pub(crate) checkpoint: Option<(Duration, fn(&mut World))>,
+    pub(crate) checkpoint: Option<Checkpoint>,
     /// Whether watches forget what is long ago, and registries can answer blocking reads.
     pub(crate) forgetful: bool,
     pub(crate) blocking: bool,
 }
+
+/// A moment, and what is judged at its end.
+pub(crate) type Checkpoint = (Duration, fn(&mut World));
 
 /// A story that was run to its end.
 pub(crate) struct Ran {

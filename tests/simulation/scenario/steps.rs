@@ -181,10 +181,9 @@ fn check_step(step: &Step, replicas: usize, handles: &mut Vec<String>) -> Result
             return Err("drop has pod and for, delay has by and for, silence and expire have nothing".to_owned());
         }
     }
-    if let Some(one) = &step.api {
-        if one.times.is_some() == one.lasts.is_some() || matches!(one.to, Sent::Register | Sent::Drain | Sent::Deregister) {
-            return Err("an api step has `times` or `for`, and is about pod writes".to_owned());
-        }
+    let is_odd = |one: &ApiStep| one.times.is_some() == one.lasts.is_some() || matches!(trigger(one.to), Trigger::Change(_));
+    if step.api.as_ref().is_some_and(is_odd) {
+        return Err("an api step has `times` or `for`, and is about pod writes".to_owned());
     }
     Ok(())
 }
