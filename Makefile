@@ -6,6 +6,7 @@ export CARGO_BUILD_TARGET := $(HOST)
 export RUSTFLAGS := -C target-feature=+crt-static
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
 DENY := $(CACHE)/lockstep-tools/cargo-deny-0.20.2/bin/cargo-deny
+FUZZ := $(CACHE)/lockstep-tools/cargo-fuzz-0.13.2/bin/cargo-fuzz
 STEP := .ci/step
 # only root can run a cluster
 ROOT := $(filter 0,$(shell id -u))
@@ -25,6 +26,7 @@ test: packages programs ## all tests, those on a real cluster included
 
 test-long: test ## what repeats and soaks, for an hour or so
 	@$(STEP) "many random worlds" env LOCKSTEP_SEEDS=20000 cargo test --locked --test simulation seeds
+	@$(STEP) "deliberate faults are found" cargo test --locked --test simulation sabotage
 	@for round in 1 2 3; do $(STEP) "cluster tests, again ($$round)" cargo test --locked --test cluster || exit 1; done
 
 simulate: ## random worlds of the simulation; SEEDS=5000 runs so many, SEED=7 replays one
@@ -32,6 +34,13 @@ simulate: ## random worlds of the simulation; SEEDS=5000 runs so many, SEED=7 re
 
 scenarios: ## the scenario files, run by the simulation; DIR=folder runs others
 	@LOCKSTEP_SCENARIOS=$(DIR) cargo test --locked --test simulation scenarios
+
+bench: ## what a review costs, as a table; figures are comparable within one run only
+	@cargo bench --locked --bench admission
+
+fuzz: $(FUZZ) ## hostile input for review, configuration and record; SECONDS=3600 for each of them
+	@for target in review configuration record; do \
+		PATH=$(dir $(FUZZ)):$$PATH $(STEP) "fuzz $$target" tests/fuzz/run $$target $(or $(SECONDS),60) || exit 1; done
 
 fmt: ## format the code
 	@cargo fmt
@@ -62,6 +71,10 @@ endif
 $(DENY):
 	@env -u RUSTFLAGS -u CARGO_BUILD_TARGET $(STEP) "build cargo-deny" \
 		cargo install cargo-deny --version 0.20.2 --locked --debug --quiet --root $(CACHE)/lockstep-tools/cargo-deny-0.20.2
+
+$(FUZZ):
+	@env -u RUSTFLAGS -u CARGO_BUILD_TARGET $(STEP) "build cargo-fuzz" \
+		cargo install cargo-fuzz --version 0.13.2 --locked --debug --quiet --root $(CACHE)/lockstep-tools/cargo-fuzz-0.13.2
 
 clean: ## remove what was built here; the caches under ~/.cache stay
 	@cargo clean

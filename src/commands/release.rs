@@ -103,7 +103,7 @@ impl Release {
     async fn delete(&self, kind: Kind, name: &str) -> anyhow::Result<()> {
         let path = format!("{}/{name}", kind.collection());
         match retried(async || self.cluster.api().delete(&path).await).await {
-            Ok(()) => say(&format!("{} {name}: deleted; no pod is prepared any more", kind.object())),
+            Ok(()) => say(&format!("{} {name}: deleted", kind.object())),
             Err(error) if error.code() == Some(404) => say(&format!("{} {name}: not there", kind.object())),
             Err(error) => return Err(error).with_context(|| format!("{} {name} cannot be deleted", kind.object())),
         }
@@ -274,4 +274,85 @@ async fn retried<T>(mut ask: impl AsyncFnMut() -> Result<T, ApiError>) -> Result
 fn say(line: &str) {
     // A closed pipe is no reason to stop half way.
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::reconcile::kubernetes::decode;
+
+    const RUNNING: &str = include_str!("../../tests/data/kubernetes/pod-running.json");
+
+    fn pod(change: impl FnOnce(&mut Value)) -> PodView {
+        let mut value = serde_json::from_str(RUNNING).unwrap();
+        change(&mut value);
+        decode::pod(&value.to_string()).unwrap()
+    }
+
+    fn with_gate(pod: &mut Value, status: &str) {
+        pod["status"]["conditions"].as_array_mut().unwrap().push(json!({"type": names::GATE, "status": status, "reason": "R"}));
+    }
+
+    fn strip(pod: &mut Value) {
+        pod["metadata"]["finalizers"] = Value::Null;
+        pod["metadata"]["labels"] = json!({"app": "web"});
+        pod["spec"]["readinessGates"] = Value::Null;
+    }
+
+    #[rstest]
+    #[case(json!({}), true)]
+    #[case(json!({"finalizers": [names::FINALIZER]}), false)]
+    #[case(json!({"labels": {names::MANAGED_LABEL: "true"}}), false)]
+    #[case(json!({"finalizers": ["example.org/other"], "labels": {"app": "web"}}), true)]
+    fn what_is_held_by_us(#[case] metadata: Value, #[case] free: bool) {
+        let stripped = pod(|pod| {
+            strip(pod);
+            pod["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+        });
+        assert_eq!(is_free(&stripped), free);
+        assert!(!is_free(&pod(|_| {})), "gate, finalizer and label are on it");
+    }
+
+    #[test]
+    fn a_pod_is_free_once_the_patch_is_in() {
+        let held = pod(|_| {});
+        let patch = release_patch(&held, jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!(patch.finalizer, Some(Presence::Absent));
+        let freed = pod(|pod| {
+            pod["metadata"]["finalizers"] = json!([]);
+            pod["metadata"]["annotations"] = json!({ patch.annotations[0].0: patch.annotations[0].1 });
+            with_gate(pod, if patch.conditions[0].status { "True" } else { "False" });
+        });
+        assert!(is_free(&freed));
+    }
+
+    #[test]
+    fn the_transition_moves_only_with_the_status() {
+        let transition = |pod: &PodView| release_patch(pod, jiff::Timestamp::UNIX_EPOCH).conditions[0].transition;
+        assert_eq!(transition(&pod(|pod| with_gate(pod, "True"))), None);
+        assert!(transition(&pod(|pod| with_gate(pod, "False"))).is_some());
+        assert!(transition(&pod(|_| {})).is_some());
+    }
+
+    #[test]
+    fn a_pod_without_the_gate_gets_no_condition() {
+        assert!(release_patch(&pod(strip), jiff::Timestamp::UNIX_EPOCH).conditions.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_what_may_pass_is_tried_again() {
+        for (code, tries) in [(409, TRIES), (500, TRIES), (429, TRIES), (403, 1), (404, 1), (422, 1)] {
+            let mut asked = 0;
+            let refused = ApiError::Status { code, text: String::new() };
+            let answer: Result<(), _> = retried(async || {
+                asked += 1;
+                Err(refused.clone())
+            })
+            .await;
+            assert_eq!((answer, asked), (Err(refused.clone()), tries), "{code}");
+        }
+    }
 }

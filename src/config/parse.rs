@@ -210,10 +210,12 @@ pub(super) fn unknown<'k>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use rstest::rstest;
 
     use super::*;
-    use crate::config::{Ack, Drain, Mode, OnUnready, Port};
+    use crate::config::{Ack, Drain, Mode, OnUnready, Port, Servers};
 
     const HEAD: &str = "apiVersion: lockstep.dev/v1alpha1\nkind: Configuration\ncluster: test\n";
     const REGISTRIES: &str = "registries:\n  - name: lan\n    haproxy: {addresses: [\"127.0.0.1:9999\"]}\n  \
@@ -366,6 +368,8 @@ mod tests {
     #[case::same_pods("app: web", "onUnbound: deregister", false)]
     #[case::perhaps_the_same_pods("tier: front", "onUnready: keep", false)]
     #[case::other_port("app: web, port: http", "onUnready: keep", true)]
+    #[case::one_backend("app: api", "servers: template", false)]
+    #[case::one_backend_with_check("app: api", "check: false, ack: accepted", false)]
     fn bindings_of_one_target_agree(#[case] labels: &str, #[case] policy: &str, #[case] fits: bool) {
         let port = if labels.contains("port") { "http" } else { "8080" };
         let labels = labels.split(',').next().unwrap();
@@ -380,6 +384,14 @@ mod tests {
                 assert_eq!((&*errors.errors[0].path, errors.errors[0].line), ("bindings[1]", 13));
             }
         }
+    }
+
+    #[test]
+    fn a_haproxy_registry_knows_what_its_bindings_say_of_their_backends() {
+        let configuration = parse(&binding("lan", "servers: template")).unwrap();
+        let DriverConfig::Haproxy(haproxy) = &configuration.registry("lan").unwrap().driver else { panic!("lan is haproxy") };
+        let template = HaproxyBackend { servers: Servers::Template, check: true };
+        assert_eq!(haproxy.backends, BTreeMap::from([("web".into(), template)]));
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             pods: Pods::default(),
             nodes: None,
             namespaces: None,
-            settings: Settings::new(),
+            settings: Settings::default(),
             tenure,
             term: None,
             terms: 0,

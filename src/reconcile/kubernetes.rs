@@ -338,3 +338,100 @@ fn stored(bytes: &[u8], key: &str) -> Result<Stored, ApiError> {
 fn text(bytes: &[u8]) -> Result<&str, ApiError> {
     std::str::from_utf8(bytes).map_err(|_| ApiError::Unreadable("not UTF-8".into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use bytes::Bytes;
+    use http_body_util::{BodyExt, Full};
+    use kube::client::Body;
+
+    use super::*;
+    use crate::reconcile::cluster::Subject;
+    use crate::target::PodUid;
+
+    type Asked = Arc<Mutex<Vec<(String, String)>>>;
+
+    /// A cluster that answers one request after the other, and what it was asked: method with path, and body.
+    fn scripted(answers: Vec<(u16, &'static str)>) -> (KubeCluster, Asked) {
+        let (answers, asked) = (Arc::new(Mutex::new(answers.into_iter())), Asked::default());
+        let seen = asked.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (answers, seen) = (answers.clone(), seen.clone());
+            async move {
+                let (head, body) = request.into_parts();
+                let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+                seen.lock().unwrap().push((format!("{} {}", head.method, head.uri), body));
+                let (code, text) = answers.lock().unwrap().next().expect("no more is asked");
+                Ok::<_, Infallible>(http::Response::builder().status(code).body(Full::new(Bytes::from(text))).unwrap())
+            }
+        });
+        let own = Own { namespace: "lockstep-system".into(), identity: "a".into(), config_map: "lockstep-config".into() };
+        (KubeCluster::new(Api::new(kube::Client::new(service, "default")), TokioClock::start(), own), asked)
+    }
+
+    fn event() -> Event {
+        Event {
+            about: Subject::Pod { key: PodKey::new("shop", "web-1"), uid: PodUid::new("u-1") },
+            warning: true,
+            reason: "Held",
+            action: "Wait",
+            note: "waits for lan".into(),
+            discriminator: String::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn an_event_that_happens_again_is_counted_up_without_being_read() {
+        let (cluster, asked) = scripted(vec![(409, "{}"), (200, r#"{"count":4}"#), (200, "{}")]);
+        cluster.event(&event()).await.unwrap();
+        let asked = asked.lock().unwrap();
+        assert!(asked[0].0.starts_with("POST /api/v1/namespaces/shop/events?"), "{asked:?}");
+        assert!(asked[1].0.starts_with("PATCH /api/v1/namespaces/shop/events/web-1.") && asked[1].1.contains("waits for lan"), "{asked:?}");
+        assert_eq!(asked[2].1, r#"{"count":5}"#);
+    }
+
+    #[tokio::test]
+    async fn an_event_into_a_terminating_namespace_is_refused() {
+        let (cluster, _) = scripted(vec![(403, r#"{"code":403,"message":"being terminated"}"#)]);
+        assert_eq!(cluster.event(&event()).await.unwrap_err().code(), Some(403));
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_is_not_there_is_no_error() {
+        let (cluster, _) = scripted(vec![(404, r#"{"code":404}"#), (500, "{}")]);
+        assert_eq!(cluster.pod(&PodKey::new("shop", "web-1")).await, Ok(None));
+        assert_eq!(cluster.pod(&PodKey::new("shop", "web-1")).await.unwrap_err().code(), Some(500));
+    }
+
+    #[tokio::test]
+    async fn pages_are_of_managed_pods_and_name_the_next() {
+        let pod =
+            r#"{"metadata":{"resourceVersion":"9","continue":"to/ken"},"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]}"#;
+        let (cluster, asked) = scripted(vec![(200, pod), (200, r#"{"metadata":{"resourceVersion":"9"},"items":null}"#)]);
+        let first = cluster.list_pods(Page { limit: 2, token: None }).await.unwrap();
+        assert_eq!((first.pods.len(), first.next.as_deref(), &*first.resource_version), (2, Some("to/ken"), "9"));
+        let last = cluster.list_pods(Page { limit: 2, token: first.next }).await.unwrap();
+        assert_eq!((last.pods.len(), last.next), (0, None));
+        let asked = asked.lock().unwrap();
+        assert_eq!(asked[1].0, "GET /api/v1/pods?limit=2&continue=to%2Fken&labelSelector=lockstep.dev%2Fmanaged%3Dtrue");
+    }
+
+    #[tokio::test]
+    async fn stores_and_the_lease_name_the_version_that_was_read() {
+        let store = r#"{"metadata":{"resourceVersion":"7"},"data":{"debts":"d"}}"#;
+        let lease = r#"{"metadata":{"resourceVersion":"8"},"spec":{"holderIdentity":"a","leaseDurationSeconds":12,"renewTime":"2026-11-29T16:53:41.123456Z"}}"#;
+        let (cluster, asked) = scripted(vec![(200, store), (409, "{}"), (200, lease), (200, lease)]);
+        let stored = cluster.read_store(Store::Debts).await.unwrap();
+        assert_eq!(stored, Stored { resource_version: "7".into(), text: "d".into() });
+        assert_eq!(cluster.write_store(Store::Debts, &stored).await.unwrap_err().code(), Some(409));
+        let read = cluster.read_lease().await.unwrap();
+        assert_eq!((&*read.holder, read.duration_seconds, read.transitions), ("a", 12, 0));
+        cluster.write_lease(&read).await.unwrap();
+        let asked = asked.lock().unwrap();
+        assert!(asked[1].1.contains(r#""resourceVersion":"7""#) && asked[3].1.contains(r#""resourceVersion":"8""#), "{asked:?}");
+        assert!(asked[3].1.contains(r#""renewTime":"2026-11-29T16:53:41.123456Z""#), "{asked:?}");
+    }
+}

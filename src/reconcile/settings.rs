@@ -38,12 +38,14 @@ pub struct Client<R> {
     pub bucket: Bucket,
 }
 
-impl<R: Registry> Settings<R> {
+impl<R> Default for Settings<R> {
     /// No configuration yet.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self { current: None, text: None, problem: None, registries: BTreeMap::new() }
     }
+}
 
+impl<R: Registry> Settings<R> {
     /// Takes a new text; whether the configuration in force is another one now.
     pub fn take<D: Drivers<Registry = R>>(&mut self, text: Option<&Arc<str>>, drivers: &D) -> bool {
         let Some(text) = text else {

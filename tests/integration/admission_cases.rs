@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lockstep::admission::{Delays, Snapshot, answer, prestop};
 use lockstep::config;
@@ -110,6 +110,15 @@ fn the_program_answers_a_review_as_the_library_does() {
             Err(_) => assert_eq!((done.status.code(), done.stdout.len()), (Some(2), 0), "{}", placed.name()),
         }
     }
+}
+
+/// Every review of the cases that is not made large, by its name.
+pub(crate) fn reviews() -> &'static [(String, Vec<u8>)] {
+    static REVIEWS: OnceLock<Vec<(String, Vec<u8>)>> = OnceLock::new();
+    REVIEWS.get_or_init(|| {
+        let small = cases().into_iter().filter(|placed| placed.case.run == Run::Review && placed.case.grow.is_empty());
+        small.map(|placed| (placed.name(), placed.body().unwrap())).collect()
+    })
 }
 
 fn cases() -> Vec<Placed> {

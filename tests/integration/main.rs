@@ -4,8 +4,12 @@
 
 mod admission_cases;
 mod admission_checks;
+mod admission_properties;
 mod authority;
+mod certificates;
+mod configuration_schema;
 mod haproxy_process;
+mod memory_api;
 mod metrics;
 mod registry_conformance;
 mod registry_conformance_grounds;

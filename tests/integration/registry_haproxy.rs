@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lockstep::config::{HaproxyBackend, HaproxyConfig, Servers};
@@ -133,6 +134,107 @@ async fn a_running_request_ends_before_its_server_goes(#[case] backend: &str, #[
     let answer = asking.join().unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
     until(&driver, address, None).await;
+}
+
+/// Endpoints come and go behind a steady load of fresh connections, in the order in which pods do; no request may fail.
+#[rstest]
+#[case::dynamic(ROUND, DYNAMIC)]
+#[case::template(SLOTS, TEMPLATE)]
+#[tokio::test]
+async fn a_roll_under_load_loses_no_request(#[case] backend: &str, #[case] config: HaproxyBackend) {
+    let front = free_port();
+    let process = Haproxy::start(&format!("frontend f\n bind {front}\n default_backend web\n{backend}"));
+    let driver = one(&process, config);
+    let mut old = Answering::start();
+    tell(&driver, Operation::Register, old.address).await.unwrap();
+    until(&driver, old.address, Some(TargetState::Active)).await;
+    let over = Arc::new(AtomicBool::new(false));
+    let load: Vec<_> = (0..4)
+        .map(|_| {
+            std::thread::spawn({
+                let over = over.clone();
+                move || ask_until(front, &over)
+            })
+        })
+        .collect();
+    for _ in 0..4 {
+        let new = Answering::start();
+        tell(&driver, Operation::Register, new.address).await.unwrap();
+        until(&driver, new.address, Some(TargetState::Active)).await;
+        tell(&driver, Operation::Drain, old.address).await.unwrap();
+        until(&driver, old.address, Some(TargetState::Draining)).await;
+        tell(&driver, Operation::Deregister, old.address).await.unwrap();
+        until(&driver, old.address, None).await;
+        assert!(old.asked() > 0 && new.asked() > 0, "the load reached both");
+        drop(std::mem::replace(&mut old, new));
+    }
+    over.store(true, Ordering::SeqCst);
+    let (good, bad): (usize, Vec<String>) =
+        load.into_iter().map(|asking| asking.join().unwrap()).fold((0, Vec::new()), |sum, one| (sum.0 + one.0, [sum.1, one.1].concat()));
+    assert!(good > 100, "{good} requests are no load");
+    assert_eq!(bad, Vec::<String>::new(), "of {good} requests");
+}
+
+/// Asks on fresh connections; how many answers were good, and the others.
+fn ask_until(front: SocketAddr, over: &AtomicBool) -> (usize, Vec<String>) {
+    let (mut good, mut bad) = (0, Vec::new());
+    while !over.load(Ordering::SeqCst) {
+        let asked = || -> std::io::Result<String> {
+            let mut stream = TcpStream::connect(front)?;
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        match asked() {
+            Ok(answer) if answer.starts_with("HTTP/1.1 200") => good += 1,
+            other => bad.push(format!("{other:?}")),
+        }
+    }
+    (good, bad)
+}
+
+/// An endpoint that answers every request; once dropped it refuses connections.
+struct Answering {
+    address: SocketAddr,
+    over: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Answering {
+    fn start() -> Self {
+        let (listener, address) = endpoint();
+        let (over, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (ends, counts) = (over.clone(), asked.clone());
+        let thread = std::thread::spawn(move || {
+            while let Ok((mut stream, _)) = listener.accept() {
+                if ends.load(Ordering::SeqCst) {
+                    return;
+                }
+                // A check connects and says nothing.
+                if stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {
+                    counts.fetch_add(1, Ordering::SeqCst);
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+                }
+            }
+        });
+        Self { address, over, asked, thread: Some(thread) }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
 }
 
 #[tokio::test]

@@ -97,7 +97,7 @@ fn the_pure_parts_are_pure() {
         if !PURE.iter().any(|pure| if pure.ends_with('/') { file.starts_with(pure) } else { file == Path::new(pure) }) {
             continue;
         }
-        complain_of(&file, &code(&read(&file)), &IMPURE, &mut complaints);
+        complain_of(&file, &code(product(&read(&file))), &IMPURE, &mut complaints);
     }
     assert_none(&complaints);
 }
@@ -113,7 +113,7 @@ fn names_on_the_wire_stand_alike_in_code_chart_and_readme() {
         }
     }
     let mut texts = files(&["charts", "docs", "certs"], "");
-    texts.push("README.md".into());
+    texts.extend(["README.md", "src/config/schema.rs"].map(PathBuf::from));
     for file in texts {
         for (number, line) in read(&file).lines().enumerate() {
             for (at, _) in line.match_indices("lockstep.dev/") {
@@ -125,9 +125,10 @@ fn names_on_the_wire_stand_alike_in_code_chart_and_readme() {
         }
     }
     for file in files(&["src"], "rs").into_iter().filter(|file| file != Path::new("src/names.rs")) {
-        let text = read(&file);
-        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
-        complain_of(&file, &code(product), &["\"lockstep.dev/"], &mut complaints);
+        // An attribute cannot name a constant.
+        let constants = |line: &str| if line.trim_start().starts_with("#[") { String::new() } else { line.to_owned() };
+        let text: Vec<String> = product(&read(&file)).lines().map(constants).collect();
+        complain_of(&file, &code(&text.join("\n")), &["\"lockstep.dev/"], &mut complaints);
     }
     assert_none(&complaints);
 }
@@ -153,7 +154,9 @@ fn files_hold_one_idea_and_have_honest_names() {
             complaints.push(format!("{}: says nothing by its name", file.display()));
         }
         if !is_this(&file) {
-            complain_of(&file, &code(&text), &["macro_rules!", "static mut", "fn get_"], &mut complaints);
+            // `get_mut` is the language's own word.
+            let text = code(&text).replace("fn get_mut", "fn ");
+            complain_of(&file, &text, &["macro_rules!", "static mut", "fn get_"], &mut complaints);
         }
     }
     assert_none(&complaints);
@@ -180,6 +183,11 @@ fn complain_of(file: &Path, text: &str, words: &[&str], complaints: &mut Vec<Str
 
 fn assert_none(complaints: &[String]) {
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+/// A text up to its tests.
+fn product(text: &str) -> &str {
+    text.split("#[cfg(test)]").next().unwrap_or_default()
 }
 
 /// A text with its comments blanked, line for line.

@@ -8,7 +8,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -19,6 +19,8 @@ use std::time::Duration;
 
 use lockstep::reconcile::Clock;
 use lockstep::reconcile::clock::Instant;
+
+use crate::sabotage::Sabotage;
 
 /// More polls than this in one instant mean that the product never comes to rest.
 const POLLS_IN_AN_INSTANT: u64 = 5_000_000;
@@ -43,6 +45,8 @@ pub(crate) struct Exec {
     jump: AtomicI64,
     /// Looks at the clock in this instant.
     looks: AtomicU64,
+    /// How long each process was paused; only a deliberate fault asks.
+    pauses: Mutex<BTreeMap<ProcessId, Duration>>,
     inner: Mutex<Inner>,
 }
 
@@ -118,7 +122,13 @@ pub(crate) enum Broken {
 impl Exec {
     /// Time zero.
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { now: AtomicU64::new(0), jump: AtomicI64::new(0), looks: AtomicU64::new(0), inner: Mutex::default() })
+        Arc::new(Self {
+            now: AtomicU64::new(0),
+            jump: AtomicI64::new(0),
+            looks: AtomicU64::new(0),
+            pauses: Mutex::default(),
+            inner: Mutex::default(),
+        })
     }
 
     /// Virtual time.
@@ -137,6 +147,11 @@ impl Exec {
     /// Moves the wall clock by milliseconds.
     pub(crate) fn jump(&self, milliseconds: i64) {
         self.jump.fetch_add(milliseconds, Ordering::Relaxed);
+    }
+
+    /// Notes that a process was paused for so long.
+    pub(crate) fn note_pause(&self, process: ProcessId, lasted: Duration) {
+        *lock(&self.pauses).entry(process).or_default() += lasted;
     }
 
     /// Guards against a loop that never even returns to the executor.
@@ -372,20 +387,35 @@ pub(crate) struct SimClock {
     process: ProcessId,
     started: Duration,
     random: Arc<AtomicU64>,
+    sabotage: Option<Sabotage>,
 }
 
 impl SimClock {
     /// The clock of a process that starts now; `seed` fixes its jitter.
     pub(crate) fn new(exec: Arc<Exec>, process: ProcessId, seed: u64) -> Self {
         let started = exec.now();
-        Self { exec, process, started, random: Arc::new(AtomicU64::new(seed)) }
+        Self { exec, process, started, random: Arc::new(AtomicU64::new(seed)), sabotage: None }
+    }
+}
+
+impl SimClock {
+    /// The same clock, with a deliberate fault.
+    pub(crate) fn spoiled(self, sabotage: Option<Sabotage>) -> Self {
+        Self { sabotage, ..self }
+    }
+
+    /// When this clock began to count.
+    fn origin(&self) -> Duration {
+        let slept =
+            if self.sabotage == Some(Sabotage::SleepsThroughItsLease) { lock(&self.exec.pauses).get(&self.process).copied() } else { None };
+        self.started + slept.unwrap_or_default()
     }
 }
 
 impl Clock for SimClock {
     fn now(&self) -> Instant {
         self.exec.look();
-        Instant(self.exec.now().saturating_sub(self.started))
+        Instant(self.exec.now().saturating_sub(self.origin()))
     }
 
     fn wall(&self) -> jiff::Timestamp {
@@ -393,7 +423,12 @@ impl Clock for SimClock {
     }
 
     fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> + Send + 'static {
-        Sleep { exec: self.exec.clone(), at: self.started.saturating_add(at.0), slot: None }
+        let mut at = self.origin().saturating_add(at.0);
+        if let Some(sabotage) = self.sabotage {
+            let now = self.exec.now();
+            at = now.saturating_add(sabotage.sleep(at.saturating_sub(now))).max(at);
+        }
+        Sleep { exec: self.exec.clone(), at, slot: None }
     }
 
     fn jitter(&self) -> f64 {

@@ -13,6 +13,7 @@ pub(crate) mod write;
 
 use std::path::{Path, PathBuf};
 
+use crate::sabotage::Sabotage;
 use crate::world::record::Failure;
 use grammar::Scenario;
 
@@ -37,6 +38,14 @@ pub(crate) fn run_folder(folder: &Path) -> Vec<Outcome> {
         return vec![Outcome { file: folder.display().to_string(), problems: vec!["no scenarios in this folder".to_owned()] }];
     }
     files.iter().map(|path| run_file(path)).collect()
+}
+
+/// How many of this project's scenarios fail with a deliberate fault.
+pub(crate) fn failing_with(sabotage: Sabotage) -> usize {
+    let conditions = run::Conditions { sabotage: Some(sabotage), ..run::Conditions::default() };
+    let files = std::fs::read_dir(FOLDER).into_iter().flatten().flatten().map(|entry| entry.path());
+    let scenarios = files.filter_map(|path| Scenario::parse(&std::fs::read_to_string(path).ok()?).ok());
+    scenarios.filter(|scenario| !run::play(scenario, &conditions, crate::product::launch).shared.world().failures.is_empty()).count()
 }
 
 /// Runs one file.

@@ -182,7 +182,7 @@ pub(crate) struct World {
     /// Whether the story told something that no cluster does.
     pub(crate) impossible: bool,
     pub(crate) noise: Option<Noise>,
-    pub(crate) mutant: Option<crate::sabotage::Sabotage>,
+    pub(crate) sabotage: Option<crate::sabotage::Sabotage>,
     pub(crate) requests_now: u64,
     /// Processes that are to be paused.
     pub(crate) pauses: Vec<ProcessId>,
@@ -256,7 +256,7 @@ impl World {
             seeded: false,
             impossible: false,
             noise: None,
-            mutant: None,
+            sabotage: None,
             requests_now: 0,
             pauses: Vec::new(),
             revision: 0,
@@ -469,6 +469,11 @@ impl World {
     /// A namespace from its first mention on.
     pub(crate) fn mention_namespace(&mut self, name: &Arc<str>) {
         self.namespaces.entry(name.clone()).or_insert(false);
+    }
+
+    /// Whether a namespace is opted in.
+    pub(crate) fn is_opted_in(&self, name: &str) -> bool {
+        self.namespaces.get(name).copied().unwrap_or(false)
     }
 
     /// Opts a namespace in or out.

@@ -156,7 +156,8 @@ fn reads(draft: &mut Draft<'_>, changes: &[(usize, Operation)]) {
         let ambiguous = matches!(target.facts.last, Some((_, Outcome::Unknown)));
         let waits = match target.role {
             Role::Wanted if o.life.stage == Stage::Serving => {
-                let unacknowledged = !target.acknowledged() && !(target.ack == Ack::Accepted && target.facts.last.is_none() && changing);
+                let about_to_be_accepted = target.ack == Ack::Accepted && target.facts.last.is_none() && changing;
+                let unacknowledged = !target.acknowledged() && !about_to_be_accepted;
                 unacknowledged && (ambiguous || target.must_read_first() || (o.gated && !settled) || moving)
             }
             Role::Wanted | Role::Kept => ambiguous || target.must_read_first(),

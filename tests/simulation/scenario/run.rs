@@ -20,7 +20,7 @@ use crate::product::Instance;
 use crate::world::api::Api;
 use crate::world::record::Failure;
 use crate::world::registry::SimDrivers;
-use crate::world::{Agenda, Errand, Noise, Process, Shared};
+use crate::world::{Agenda, Errand, Noise, Process, Shared, World};
 
 /// Rounds of one instant between world and product before it counts as restless.
 const ROUNDS: usize = 10_000;
@@ -36,6 +36,8 @@ pub(crate) struct Conditions {
     pub(crate) sabotage: Option<crate::sabotage::Sabotage>,
     /// Where the run ends; the last time in the story if left out.
     pub(crate) end: Option<Duration>,
+    /// Something to judge at the end of that instant.
+    pub(crate) checkpoint: Option<(Duration, fn(&mut World))>,
     /// Whether watches forget what is long ago, and registries can answer blocking reads.
     pub(crate) forgetful: bool,
     pub(crate) blocking: bool,
@@ -93,6 +95,9 @@ pub(crate) fn play(scenario: &Scenario, conditions: &Conditions, launch: impl Fn
             let mut world = shared.world();
             world.judge_instant();
             judge.instant(&mut world);
+            if let Some((_, check)) = conditions.checkpoint.filter(|(at, _)| *at == now) {
+                check(&mut world);
+            }
         }
         let upcoming = [stage.executor.next_timer(), shared.world().next_entry(), scenario.steps.get(next_step).map(|step| step.at.0)];
         match upcoming.into_iter().flatten().min() {
@@ -112,7 +117,7 @@ struct Stage<L> {
     executor: Executor,
     setting: Setting,
     launch: L,
-    paused: HashMap<usize, u32>,
+    paused: HashMap<usize, (u32, Duration)>,
     shared: Arc<Shared>,
 }
 
@@ -121,7 +126,7 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
         let mut world = self.shared.world();
         world.noise = conditions.noise.clone();
         world.seeded = conditions.seeded;
-        world.mutant = conditions.sabotage;
+        world.sabotage = conditions.sabotage;
         if conditions.forgetful {
             world.forget_after(64);
         }
@@ -134,6 +139,9 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
         match self.setting.configuration(&scenario.config) {
             Ok((text, configuration)) => world.set_configuration(&text, Some(configuration)),
             Err(error) => world.fail("config", "a configuration that parses", error),
+        }
+        if let Some((at, _)) = conditions.checkpoint {
+            world.later(at, Agenda::Nothing);
         }
         for at in times {
             world.later(*at, Agenda::Nothing);
@@ -163,7 +171,8 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
                 (world.act(&mut errands), std::mem::take(&mut world.pauses))
             };
             for process in pauses {
-                *self.paused.entry(process).or_default() += 1;
+                let now = self.shared.exec.now();
+                self.paused.entry(process).or_insert((0, now)).0 += 1;
                 self.executor.pause(process, true);
             }
             for errand in errands {
@@ -181,9 +190,11 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
     fn run_errand(&mut self, errand: Errand) {
         match errand {
             Errand::Resume(process) => {
-                let count = self.paused.entry(process).or_default();
-                *count = count.saturating_sub(1);
+                let Some((count, since)) = self.paused.get_mut(&process) else { return };
+                *count -= 1;
                 if *count == 0 {
+                    self.shared.exec.note_pause(process, self.shared.exec.now().saturating_sub(*since));
+                    self.paused.remove(&process);
                     self.executor.pause(process, false);
                 }
             }
@@ -196,7 +207,12 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
         let (sender, stop) = oneshot::channel();
         let process = {
             let mut world = self.shared.world();
-            if world.process_of(&name).is_some() {
+            if let Some(running) = world.process_of(&name) {
+                // Asked to stop, and not gone yet: its successor comes after it.
+                if world.processes[running].stopping {
+                    let at = world.now + Duration::from_secs(1);
+                    world.later(at, Agenda::Start(name));
+                }
                 return;
             }
             world.processes.push(Process {
@@ -209,10 +225,11 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
             });
             world.processes.len() - 1
         };
+        let sabotage = self.shared.world().sabotage;
         let instance = Instance {
             api: Api::new(self.shared.clone(), process),
             drivers: SimDrivers::new(self.shared.clone(), process),
-            clock: SimClock::new(self.shared.exec.clone(), process, process as u64 + 1),
+            clock: SimClock::new(self.shared.exec.clone(), process, process as u64 + 1).spoiled(sabotage),
             name,
             metrics,
             stop,

@@ -575,7 +575,7 @@ fn change_replica(world: &mut World, step: &ReplicaStep) {
     let process = world.process_of(&name);
     let now = world.now;
     match (what, process) {
-        (ReplicaDoes::Start, None) => world.later(now, Agenda::Start(name)),
+        (ReplicaDoes::Start, _) => world.later(now, Agenda::Start(name)),
         (ReplicaDoes::Crash, Some(process)) => {
             world.record.fault("replica crashes");
             world.end(process);
@@ -592,7 +592,7 @@ fn change_replica(world: &mut World, step: &ReplicaStep) {
             world.pauses.push(process);
             world.later(now + step.lasts.map_or(Duration::ZERO, |span| span.0), Agenda::Resume(process));
         }
-        (ReplicaDoes::Start, Some(_)) | (_, None) => {}
+        (_, None) => {}
     }
 }
 

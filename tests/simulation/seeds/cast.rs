@@ -30,6 +30,8 @@ pub(crate) struct Life {
     /// When its sandbox is gone.
     pub(crate) over: Option<u64>,
     pub(crate) ip: Ipv4Addr,
+    /// The name that all pods of the slot have, one after the other.
+    name: Option<String>,
 }
 
 /// How a pod ends.
@@ -71,6 +73,7 @@ pub(crate) fn tell(author: &mut Author) {
 
 fn one_slot(author: &mut Author, app: &'static str, slot: u64) {
     let mut at = author.random.below(8000);
+    let name = author.random.chance(4).then(|| format!("{app}-{slot}"));
     for number in 0.. {
         let addressed = at + author.random.below(1500);
         let ready = (!author.random.chance(12)).then(|| addressed + author.random.below(5000));
@@ -79,10 +82,10 @@ fn one_slot(author: &mut Author, app: &'static str, slot: u64) {
         let over = (!stays).then(|| at + lives + author.random.below(8000));
         let node = author.pick(&NODES);
         let handle = format!("{app}-{slot}-{number}");
-        author.lives.push(Life { handle, app, node, begins: at, addressed, ready, over, ip: Ipv4Addr::UNSPECIFIED });
+        author.lives.push(Life { handle, app, node, begins: at, addressed, ready, over, ip: Ipv4Addr::UNSPECIFIED, name: name.clone() });
         let Some(over) = over else { return };
         // A rolling update makes the next one before the old one ends; a StatefulSet after.
-        at = if author.random.chance(2) {
+        at = if name.is_none() && author.random.chance(2) {
             over.saturating_sub(author.random.below(9000)).max(at + 1000)
         } else {
             over + author.random.below(3000)
@@ -118,6 +121,7 @@ fn give_addresses(author: &mut Author) {
 
 fn make(author: &mut Author, life: &Life) {
     let mut create = Create { pod: life.handle.clone(), node: Some(Some(life.node.to_owned())), ..Create::default() };
+    create.name.clone_from(&life.name);
     create.labels = Some(BTreeMap::from([("app".to_owned(), life.app.to_owned())]));
     let ports = BTreeMap::from([("http".to_owned(), 8080), ("admin".to_owned(), 9090)]);
     let ports = if author.random.chance(15) { BTreeMap::from([("other".to_owned(), 7070)]) } else { ports };

@@ -10,47 +10,89 @@ use lockstep::config::Mode;
 use lockstep::registry::TargetKeys;
 use lockstep::target::{ServiceId, TargetState};
 
+use super::faults::Kind;
 use super::generate::Tale;
 use crate::scenario::grammar::Step;
 use crate::world::World;
-use crate::world::invariants::{bindings_of, target_of};
 use crate::world::pods::{Pod, PodId};
 use crate::world::record::means;
 
 /// More writes of one pod in a minute than this are no longer bounded.
 const WRITES_IN_A_MINUTE: usize = 60;
 
+/// After this long what could be seen must have been acted on: a retry, a read, three slow messages for each pod of a small batch.
+pub(crate) const PROMPT: Duration = Duration::from_secs(90);
+
+/// Faults after which everything that matters is still seen at once.
+const SEEN_AT_ONCE: [Kind; 9] = [
+    Kind::ApiSlow,
+    Kind::ApiFails,
+    Kind::RegistryAnswers,
+    Kind::RegistryHalf,
+    Kind::RegistrySlow,
+    Kind::RegistryFull,
+    Kind::Node,
+    Kind::Crash,
+    Kind::EventsTwice,
+];
+
+/// Whether a world with these faults must be in order soon after they end.
+pub(crate) fn is_prompt(kinds: &[Kind]) -> bool {
+    kinds.iter().all(|kind| SEEN_AT_ONCE.contains(kind))
+}
+
+/// Judges a world soon after its faults have ended.
+pub(crate) fn prompt(world: &mut World) {
+    held(world, "late: held");
+    serving(world, "late: serving");
+}
+
 /// Judges the end of a world.
 pub(crate) fn judge(world: &mut World, tale: &Tale) {
     leader(world);
-    held(world);
-    serving(world);
+    held(world, "end: held");
+    serving(world, "end: serving");
     left_behind(world, tale);
+    adopted(world);
     writes(world);
+}
+
+/// Every pod that belongs to us is in our care.
+fn adopted(world: &mut World) {
+    let Some(configuration) = world.in_force().next() else { return };
+    let ours = |pod: &&Pod| {
+        let bound = world.is_opted_in(&pod.key.namespace) && pod.looks().bindings(configuration).next().is_some();
+        bound && pod.is_live() && !pod.is_managed() && pod.released.is_none() && !pod.spec.completes && !pod.spec.mirror
+    };
+    let left_out: Vec<String> = world.objects().filter(ours).map(|pod| pod.handle.to_string()).collect();
+    for handle in left_out {
+        world.fail("end: adopted", "every bound pod of an opted-in namespace is managed", handle);
+    }
 }
 
 fn leader(world: &mut World) {
     if world.process_of(&world.lease.holder).is_none() {
         let holder = world.lease.holder.clone();
-        world.fail("end", "a living replica leads", format!("the Lease names {holder:?}"));
+        world.fail("end: leader", "a living replica leads", format!("the Lease names {holder:?}"));
     }
 }
 
 /// No pod is held for ever.
-fn held(world: &mut World) {
+fn held(world: &mut World, rule: &str) {
     let stuck: Vec<String> = world
         .objects()
         .filter(|pod| pod.finalizer && pod.released.is_none())
         .filter(|pod| (pod.deletion.is_some() || pod.is_terminal()) && world.containers_gone(pod))
+        .filter(|pod| !pod.claims.iter().any(|claim| claim.observed && world.stands(claim)))
         .map(|pod| format!("{} (claims {:?})", pod.handle, pod.claims.iter().map(ToString::to_string).collect::<Vec<_>>()))
         .collect();
     for pod in stuck {
-        world.fail("end", "no pod is held for ever once faults end", pod);
+        world.fail(rule, "no pod is held for ever once faults end", pod);
     }
 }
 
 /// Every pod that serves is Ready, and its targets are in use.
-fn serving(world: &mut World) {
+fn serving(world: &mut World, rule: &str) {
     let mut problems = Vec::new();
     let ids: Vec<PodId> = world.objects().filter_map(|pod| world.pod_of_uid(&pod.uid)).collect();
     for id in ids {
@@ -60,8 +102,8 @@ fn serving(world: &mut World) {
         }
         let Some(configuration) = world.in_force().next() else { return };
         let mut complete = true;
-        for binding in bindings_of(configuration, pod) {
-            let Some(address) = target_of(binding, pod) else {
+        for binding in pod.looks().bindings(configuration) {
+            let Some(address) = pod.looks().target(binding) else {
                 complete = false;
                 continue;
             };
@@ -87,7 +129,7 @@ fn serving(world: &mut World) {
         }
     }
     for (wanted, found) in problems {
-        world.fail("end", wanted, found);
+        world.fail(rule, wanted, found);
     }
 }
 
@@ -103,7 +145,16 @@ fn left_behind(world: &mut World, tale: &Tale) {
         for (service, state) in &registry.services {
             let id = ServiceId::new(name.clone(), service.clone());
             for held in state.targets.values().filter(|_| !observed.contains(&id)) {
-                let Some(owner) = held.owner.as_ref().and_then(|uid| world.pod_of_uid(uid)) else { continue };
+                let Some(owner) = held.owner.as_ref().and_then(|uid| world.pod_of_uid(uid)) else {
+                    let ours = held.cluster.as_ref().is_some_and(|cluster| world.in_force().any(|one| one.cluster == *cluster));
+                    if ours
+                        && registry.behaviour.marks
+                        && world.in_force().any(|one| one.bindings.iter().any(|binding| binding.service == id))
+                    {
+                        problems.push(format!("{} of nobody in {id}, {}", held.address, held.state.as_str()));
+                    }
+                    continue;
+                };
                 let pod = &world.pods[owner];
                 let ended = pod.gone.is_some() || (pod.is_terminal() && pod.released.is_none());
                 let knowable = registry.behaviour.marks || !excused.contains(&owner);
@@ -115,7 +166,7 @@ fn left_behind(world: &mut World, tale: &Tale) {
         }
     }
     for problem in problems {
-        world.fail("end", "no target of a pod that is gone", problem);
+        world.fail("end: left behind", "no target of a pod that is gone", problem);
     }
 }
 
@@ -138,7 +189,7 @@ fn excused(world: &World, tale: &Tale) -> BTreeSet<PodId> {
         handles
     };
     let patterns: Vec<String> = tale.scenario.steps.iter().flat_map(by_hand).collect();
-    let repeats = tale.kinds.contains(&super::faults::Kind::RegistryRepeats);
+    let repeats = tale.kinds.contains(&Kind::RegistryRepeats);
     let meant = |pod: &Pod| repeats || patterns.iter().any(|pattern| means(pattern, &pod.handle));
     world.pods.iter().enumerate().filter(|(_, pod)| meant(pod)).map(|(id, _)| id).collect()
 }
@@ -154,6 +205,6 @@ fn writes(world: &mut World) {
     let found: Vec<PodId> = times.iter().filter(|(_, times)| busy(times)).map(|(pod, _)| *pod).collect();
     for pod in found {
         let handle = world.pods[pod].handle.clone();
-        world.fail("end", format!("at most {WRITES_IN_A_MINUTE} writes of a pod in a minute"), handle.to_string());
+        world.fail("end: writes", format!("at most {WRITES_IN_A_MINUTE} writes of a pod in a minute"), handle.to_string());
     }
 }

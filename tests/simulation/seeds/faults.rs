@@ -253,7 +253,8 @@ fn knobs(author: &mut Author, kind: Kind) {
             begin.answers = Some(AnswersSpec::Each(each));
             end.answers = Some(AnswersSpec::All(Answer::Ok));
         }
-        Kind::RegistryLags => {
+        // Without marks a listing of the past cannot be told from one of now.
+        Kind::RegistryLags if usual.marks != Some(false) => {
             begin.list_lag = Some(Span(Duration::from_millis(author.random.below(4000))));
             end.list_lag = Some(Span(Duration::ZERO));
         }

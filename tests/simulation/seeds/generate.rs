@@ -2,7 +2,7 @@
 //!
 //! The story is told in the steps of the scenario grammar, so that it can be shrunk, printed and run as a scenario.
 //!
-//! Invariant: faults end at [`Tale::quiet`]; from then on nothing is touched but what kubelets and controllers still owe.
+//! Invariant: faults end before the last part of a world; from then on nothing is touched but what kubelets and controllers still owe.
 //! Absent on purpose: reactions; kubelets and controllers follow the story, whatever the product does.
 
 use std::collections::BTreeMap;
@@ -11,10 +11,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::cast::{self, Life};
-use super::faults;
+use super::{ending, faults};
 use crate::executor::Random;
 use crate::scenario::grammar::{
-    ActiveAs, ConfigSpec, Drains, Expectation, GoneWord, Keys, Number, RegistrySpec, Scenario, Span, SpanOrNever, Step,
+    ActiveAs, ConfigSpec, Drains, Expectation, GoneWord, Keys, Number, Preloaded, RegistrySpec, Scenario, Span, SpanOrNever, StateWord,
+    Step,
 };
 use crate::scenario::run::Conditions;
 
@@ -28,11 +29,8 @@ const AFTERWARDS: Duration = Duration::from_secs(900);
 /// A world to be played.
 #[derive(Clone, Debug)]
 pub(crate) struct Tale {
-    pub(crate) seed: u64,
     pub(crate) scenario: Scenario,
     pub(crate) conditions: Conditions,
-    /// When the last fault is over.
-    pub(crate) quiet: Duration,
     /// Kinds of fault that were drawn.
     pub(crate) kinds: Vec<faults::Kind>,
 }
@@ -218,6 +216,16 @@ impl Author {
             let batch = 1 + self.random.below(5);
             spec.batch = usize::try_from(batch).ok();
         }
+        for number in 0..self.random.below(4).saturating_sub(1) {
+            // Strangers, and what an earlier life of ours left where marks tell.
+            let (uid, cluster) = match self.random.below(3) {
+                0 if spec.marks != Some(false) => (Some(format!("u-left-{number}")), Some("sim".to_owned())),
+                1 => (Some(format!("u-other-{number}")), Some("other".to_owned())),
+                _ => (None, None),
+            };
+            let address = std::net::IpAddr::from([10, 9, 9, u8::try_from(number).unwrap_or(0) + 1]);
+            spec.holds.push(Preloaded { address, port: 80, service: "web".to_owned(), state: StateWord::Active, uid, cluster });
+        }
         if self.random.chance(3) {
             spec.latency = Some(Span(Duration::from_millis(self.random.below(1500))));
         }
@@ -230,6 +238,9 @@ impl Author {
         let quiet = last.max(Duration::from_millis(self.busy));
         if let Some(noise) = &mut self.conditions.noise {
             noise.until = quiet;
+        }
+        if ending::is_prompt(&kinds) {
+            self.conditions.checkpoint = Some((quiet + ending::PROMPT, ending::prompt));
         }
         self.conditions.end = Some(quiet + AFTERWARDS);
         let scenario = Scenario {
@@ -246,6 +257,6 @@ impl Author {
                 ..Expectation::default()
             }],
         };
-        Tale { seed, scenario, conditions: self.conditions, quiet, kinds }
+        Tale { scenario, conditions: self.conditions, kinds }
     }
 }

@@ -12,14 +12,18 @@ use crate::world::record::means;
 
 /// Plays that a shrink may cost.
 const PLAYS: usize = 600;
+/// And the time.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// The smaller world.
 pub(crate) fn shrink(tale: &Tale, rule: &str) -> Tale {
     let mut small = tale.clone();
     let mut plays = 0;
+    #[expect(clippy::disallowed_methods, reason = "patience is for people")]
+    let begun = std::time::Instant::now();
     let mut fails = |candidate: &Tale| {
         plays += 1;
-        if plays > PLAYS {
+        if plays > PLAYS || begun.elapsed() > PATIENCE {
             return false;
         }
         let played = play_tale(candidate, None);

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::future::{Future, pending};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -27,6 +28,7 @@ use super::record::{EventObject, Write, WriteKind, meant};
 use super::watch::{PodWatch, Reflection};
 use super::{Shared, Trigger, World};
 use crate::executor::{ProcessId, Sleep};
+use crate::sabotage::{self, Sabotage};
 
 /// Snapshots behind the tokens of lists that are under way.
 #[derive(Default)]
@@ -40,6 +42,9 @@ pub(crate) struct Pages {
 pub(crate) struct Api {
     shared: Arc<Shared>,
     process: ProcessId,
+    sabotage: Option<Sabotage>,
+    /// Whether this process ever held the Lease; only a deliberate fault asks.
+    led: Arc<AtomicBool>,
 }
 
 /// What becomes of a request in the world.
@@ -52,7 +57,36 @@ enum Fate<T> {
 impl Api {
     /// The API server, as `process` reaches it.
     pub(crate) fn new(shared: Arc<Shared>, process: ProcessId) -> Self {
-        Self { shared, process }
+        let sabotage = shared.world().sabotage;
+        Self { shared, process, sabotage, led: Arc::default() }
+    }
+
+    /// A pod as the product is shown it.
+    fn shown(&self, view: &PodView) -> PodView {
+        let mut view = view.clone();
+        if let Some(sabotage) = self.sabotage {
+            sabotage.view(&mut view);
+        }
+        view
+    }
+
+    /// The patch as it is sent; with a deliberate fault it may not be, or be another.
+    fn sent(&self, key: &PodKey, patch: &PodPatch) -> Option<PodPatch> {
+        let Some(sabotage) = self.sabotage else { return Some(patch.clone()) };
+        let mut sent = sabotage.patch(patch, self.shared.exec.wall())?;
+        if sabotage == Sabotage::IgnoresUid {
+            let world = self.shared.world();
+            sent.resource_version = None;
+            sent.uid = world.pod_of_key(key).map_or(sent.uid, |id| world.pods[id].uid.clone());
+        }
+        Some(sent)
+    }
+
+    /// The pod as if a patch had been done that was not.
+    fn pretend(&self, patch: &PodPatch) -> Result<PodView, ApiError> {
+        let world = self.shared.world();
+        let pod = world.pod_of_uid(&patch.uid).map(|id| world.pods[id].view.clone());
+        pod.map(|view| sabotage::as_if(&view, patch)).ok_or(ApiError::Status { code: 404, text: "not found".to_owned() })
     }
 
     /// Carries one request to the world and its answer back.
@@ -109,7 +143,15 @@ impl Cluster for Api {
     type Reflection<T: Send + 'static> = BoxStream<'static, T>;
 
     async fn list_pods(&self, page: Page) -> Result<PodPage, ApiError> {
-        let list = |world: &mut World, _| Fate::Answered(world.list_pods(&page));
+        let stale = self.sabotage == Some(Sabotage::NeverRelists);
+        let list = |world: &mut World, process| {
+            Fate::Answered(world.list_pods(&page).map(|(page, mut views)| {
+                if stale {
+                    views.iter_mut().for_each(|(id, view)| world.age(process, *id, view));
+                }
+                (page, views)
+            }))
+        };
         let listed = self
             .call("list pods", list, |world, process, listed| {
                 for (id, view) in &listed.1 {
@@ -117,7 +159,14 @@ impl Cluster for Api {
                 }
             })
             .await?;
-        Ok(listed.0)
+        let mut page = listed.0;
+        if self.sabotage == Some(Sabotage::NeverRelists) {
+            page.pods = listed.1.iter().map(|(_, view)| (**view).clone()).collect();
+        }
+        if let Some(sabotage) = self.sabotage {
+            page.pods.iter_mut().for_each(|view| sabotage.view(view));
+        }
+        Ok(page)
     }
 
     async fn watch_pods(&self, resource_version: &str) -> Result<Self::PodWatch, ApiError> {
@@ -131,7 +180,7 @@ impl Cluster for Api {
                 |_, _, _| {},
             )
             .await?;
-        Ok(PodWatch::new(self.shared.clone(), opened, self.process))
+        Ok(PodWatch::new(self.shared.clone(), opened, self.process, self.sabotage))
     }
 
     async fn pod(&self, key: &PodKey) -> Result<Option<PodView>, ApiError> {
@@ -143,24 +192,31 @@ impl Cluster for Api {
                 }
             })
             .await?;
-        Ok(found.map(|(_, view)| (*view).clone()))
+        Ok(found.map(|(_, view)| self.shown(&view)))
     }
 
     async fn list_unmanaged(&self, namespace: &str, page: Page) -> Result<UnmanagedPage, ApiError> {
+        if self.sabotage == Some(Sabotage::NeverAdopts) {
+            return Ok(UnmanagedPage::default());
+        }
         self.call("list unmanaged pods", |world, _| Fate::Answered(Ok(world.list_unmanaged(namespace, &page))), |_, _, _| {}).await
     }
 
     async fn patch_pod(&self, key: &PodKey, patch: &PodPatch) -> Result<PodView, ApiError> {
-        let patched = self
-            .call(
-                "patch pod",
-                |world, process| world.patch(process, key, patch),
-                |world, process, (id, view): &(PodId, Arc<PodView>)| {
-                    world.show(process, *id, view);
-                },
-            )
-            .await?;
-        Ok((*patched.1).clone())
+        let Some(sent) = self.sent(key, patch) else { return self.pretend(patch) };
+        let mut times = if self.sabotage == Some(Sabotage::RepeatsItself) { 2 } else { 1 };
+        loop {
+            let send = |world: &mut World, process| world.patch(process, key, &sent);
+            let seen = |world: &mut World, process, done: &(PodId, Arc<PodView>)| world.show(process, done.0, &done.1);
+            let done = self.call("patch pod", send, seen).await;
+            times -= 1;
+            return match done {
+                Ok(_) if times > 0 => continue,
+                Ok((_, view)) => Ok(self.shown(&view)),
+                Err(error) if self.sabotage == Some(Sabotage::SwallowsConflict) && error.code() == Some(409) => self.pretend(patch),
+                Err(error) => Err(error),
+            };
+        }
     }
 
     async fn event(&self, event: &Event) -> Result<(), ApiError> {
@@ -176,7 +232,9 @@ impl Cluster for Api {
     }
 
     fn configuration(&self) -> Self::Reflection<Option<Arc<str>>> {
-        Reflection::<Option<Arc<str>>>::new(self.shared.clone(), self.process).boxed()
+        let sabotage = self.sabotage;
+        let shown = move |text: Arc<str>| sabotage.map_or_else(|| text.clone(), |sabotage| Arc::from(sabotage.configuration(&text)));
+        Reflection::<Option<Arc<str>>>::new(self.shared.clone(), self.process).map(move |text| text.map(&shown)).boxed()
     }
 
     async fn read_store(&self, store: Store) -> Result<Stored, ApiError> {
@@ -184,15 +242,41 @@ impl Cluster for Api {
     }
 
     async fn write_store(&self, store: Store, value: &Stored) -> Result<Stored, ApiError> {
-        self.call("write store", |world, _| Fate::Answered(world.write_store(store, value)), |_, _, _| {}).await
+        let lost = self.sabotage == Some(Sabotage::LosesDebts) && store == Store::Debts;
+        let write = |world: &mut World, _| {
+            Fate::Answered(if lost {
+                Ok(Stored { text: value.text.clone(), ..world.stores[slot(store)].clone() })
+            } else {
+                world.write_store(store, value)
+            })
+        };
+        self.call("write store", write, |_, _, _| {}).await
     }
 
     async fn read_lease(&self) -> Result<LeaseRecord, ApiError> {
-        self.call("read lease", |world, _| Fate::Answered(Ok(world.lease.clone())), |_, _, _| {}).await
+        let read = self.call("read lease", |world, _| Fate::Answered(Ok(world.lease.clone())), |_, _, _| {}).await;
+        self.lease(read)
     }
 
     async fn write_lease(&self, lease: &LeaseRecord) -> Result<LeaseRecord, ApiError> {
-        self.call("write lease", |world, _| Fate::Answered(world.write_lease(lease)), |_, _, _| {}).await
+        let written = self.call("write lease", |world, _| Fate::Answered(world.write_lease(lease)), |_, _, _| {}).await;
+        let mine = self.shared.world().processes[self.process].name.clone();
+        if written.as_ref().is_ok_and(|lease| lease.holder == *mine) {
+            self.led.store(true, Ordering::Relaxed);
+        }
+        self.lease(written)
+    }
+}
+
+impl Api {
+    /// The Lease as the product is shown it: with a deliberate fault, a leader leads for ever.
+    fn lease(&self, answer: Result<LeaseRecord, ApiError>) -> Result<LeaseRecord, ApiError> {
+        if self.sabotage != Some(Sabotage::WritesWithoutLease) || !self.led.load(Ordering::Relaxed) {
+            return answer;
+        }
+        let world = self.shared.world();
+        let holder = world.processes[self.process].name.to_string();
+        Ok(LeaseRecord { holder, renewed: Some(self.shared.exec.wall()), duration_seconds: 12, ..world.lease.clone() })
     }
 }
 

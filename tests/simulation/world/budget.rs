@@ -13,7 +13,7 @@ use lockstep::registry::{Change, Operation};
 use lockstep::target::ServiceId;
 
 use super::World;
-use super::invariants::{bindings_of, wants};
+use super::invariants::wants;
 use super::pods::Pod;
 
 /// A grant may be this old when its change is sent: a call that was under way, and the time to act.
@@ -46,7 +46,7 @@ impl World {
     fn needs_budget(&self, pod: &Pod, id: &ServiceId, address: SocketAddr) -> bool {
         let wanted = |one: &Configuration| wants(one, pod, id, address);
         let unbound = |one: &Configuration| {
-            bindings_of(one, pod).all(|binding| binding.service != *id)
+            pod.looks().bindings(one).all(|binding| binding.service != *id)
                 && one.bindings.iter().any(|binding| binding.service == *id && binding.on_unbound == OnUnbound::Deregister)
         };
         self.in_force().all(|one| wanted(one) || unbound(one))
@@ -57,22 +57,22 @@ impl World {
         let recent = |at: Duration| self.now < at + GRANTED_BEFORE + self.watch_delay();
         let ended = [pod.gone, pod.deleted_first.map(|one| one.at), pod.ended.filter(|_| pod.is_terminal()).map(|one| one.at)];
         let live = ended.into_iter().flatten().all(recent);
-        let bound = self.in_force().any(|one| bindings_of(one, pod).any(|binding| binding.service == *id)) || recent(pod.labelled);
+        let bound = self.in_force().any(|one| pod.looks().bindings(one).any(|binding| binding.service == *id)) || recent(pod.labelled);
         live && bound && pod.claims.iter().any(|claim| claim.service == *id && !claim.observed)
     }
 
     /// Whether the target of a live, bound pod is out of use since the product took it out.
     fn is_out(&self, pod: &Pod, id: &ServiceId) -> bool {
         let serves = pod.containers_ready.status && !self.is_node_lost(pod);
-        let bound = self.in_force().all(|one| bindings_of(one, pod).any(|binding| binding.service == *id));
+        let bound = self.in_force().all(|one| pod.looks().bindings(one).any(|binding| binding.service == *id));
         if !pod.is_live() || serves || !bound {
             return false;
         }
-        let Some(service) = self.registries.get(&id.registry).and_then(|one| one.services.get(&id.service)) else { return false };
+        let Some(registry) = self.registries.get(&id.registry) else { return false };
         pod.registered.iter().any(|(one, address)| {
             one == id
                 && pod.ips.contains(&address.ip())
-                && service.tracks.get(&(pod.uid.clone(), *address)).is_some_and(|track| track.operation != Operation::Register)
+                && registry.track(&id.service, &pod.uid, *address).is_some_and(|track| track.operation != Operation::Register)
         })
     }
 }

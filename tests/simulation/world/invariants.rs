@@ -5,14 +5,14 @@
 //! Invariant: judging changes nothing but the list of failures and the exceptions that must have been counted.
 //! Absent on purpose: expectations of one story (`judge`), the drain budget (`budget`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep::config::{Ack, Binding, Configuration, Family, Mode, OnDrainTimeout, OnGateTimeout, Port};
 use lockstep::names;
-use lockstep::pod::{Condition, PodView};
+use lockstep::pod::{Condition, ContainerPort, PodView};
 use lockstep::reconcile::cluster::{ConditionPatch, PodPatch, Presence};
 use lockstep::registry::{Change, DrainKind, GoneWhen, Operation, TargetKeys};
 use lockstep::target::{PodUid, ServiceId, TargetState};
@@ -102,9 +102,22 @@ impl World {
         shown.released = shown.released.or(released);
     }
 
+    /// Puts what a process was last shown in the place of what is there; only a deliberate fault asks.
+    pub(super) fn age(&self, process: ProcessId, id: PodId, view: &mut Arc<PodView>) {
+        if let Some(shown) = self.processes[process].shown.get(&id) {
+            *view = shown.view.clone();
+        }
+    }
+
     /// The text of the debts was written.
     pub(super) fn read_debts(&mut self, text: &str) {
         self.debts = crate::debts::parse(text);
+    }
+
+    /// Whether any target stands where a claim says.
+    pub(crate) fn stands(&self, claim: &Claim) -> bool {
+        let service = self.registries.get(&claim.service.registry).and_then(|one| one.services.get(&claim.service.service));
+        service.is_some_and(|service| service.targets.values().any(|held| held.address == claim.address))
     }
 
     /// How many claims the debts hold.
@@ -233,18 +246,26 @@ impl World {
     /// What keeps a gate shut under one configuration; empty: nothing.
     fn unacknowledged(&self, process: ProcessId, id: PodId, configuration: &Configuration) -> String {
         let pod = &self.pods[id];
-        let bindings: Vec<&Binding> = bindings_of(configuration, pod).collect();
+        let truth = self.unacknowledged_as(&pod.uid, &pod.looks(), pod.containers_ready.status, configuration);
+        let shown = self.processes[process].shown.get(&id).map(|shown| &shown.view).filter(|_| self.seeded && !truth.is_empty());
+        let Some(view) = shown else { return truth };
+        let ready = view.containers_ready.as_ref().is_some_and(|ready| ready.status);
+        let looks =
+            Looks { namespace: &view.key.namespace, labels: &view.labels, ips: &view.addresses, ports: view.ports.iter().collect() };
+        if self.unacknowledged_as(&pod.uid, &looks, ready, configuration).is_empty() { String::new() } else { truth }
+    }
+
+    fn unacknowledged_as(&self, uid: &PodUid, looks: &Looks<'_>, ready: bool, configuration: &Configuration) -> String {
+        let bindings: Vec<&Binding> = looks.bindings(configuration).collect();
         if bindings.is_empty() {
             return String::new();
         }
-        let shown = self.processes[process].shown.get(&id);
-        let believed = self.seeded && shown.is_some_and(|shown| shown.view.containers_ready.as_ref().is_some_and(|ready| ready.status));
-        if !pod.containers_ready.status && !believed {
+        if !ready {
             return "ContainersReady is not True".to_owned();
         }
         for binding in bindings {
-            let Some(address) = target_of(binding, pod) else { return format!("binding {}: no port or no address", binding.name) };
-            if !self.acknowledged(binding, address, &pod.uid) {
+            let Some(address) = looks.target(binding) else { return format!("binding {}: no port or no address", binding.name) };
+            if !self.acknowledged(binding, address, uid) {
                 return format!("no listing sent after the last change was answered showed {address} of {} active", binding.service);
             }
         }
@@ -255,7 +276,7 @@ impl World {
         let Some(registry) = self.registries.get(&binding.service.registry) else { return false };
         let Some(service) = registry.services.get(&binding.service.service) else { return false };
         let observed = binding.mode == Mode::Observe;
-        let track = service.tracks.get(&(uid.clone(), address)).filter(|_| !observed);
+        let track = registry.track(&binding.service.service, uid, address).filter(|_| !observed);
         let accepted = binding.ack == Ack::Accepted;
         if accepted && track.is_some_and(|track| track.accepted) {
             return true;
@@ -332,7 +353,7 @@ impl World {
         let pod = &self.pods[id];
         let registry = self.registries.get(&service_id.registry)?;
         let service = registry.services.get(&service_id.service)?;
-        let track = service.tracks.get(&(pod.uid.clone(), address));
+        let track = registry.track(&service_id.service, &pod.uid, address);
         let accepts = self.accepts(service_id);
         if accepts && track.is_some_and(|track| track.deregistered) {
             return None;
@@ -350,7 +371,7 @@ impl World {
                         .and_then(|uid| self.pod_of_uid(uid))
                         .is_some_and(|owner| owner > id && self.pods[owner].is_live())
             });
-        let track = service.tracks.get(&(pod.uid.clone(), address));
+        let track = registry.track(&service_id.service, &pod.uid, address);
         let accepts =
             self.in_force().any(|one| one.bindings.iter().any(|binding| binding.service == *service_id && binding.ack == Ack::Accepted));
         let told = |track: &Track| track.absent || (accepts && track.deregistered);
@@ -360,13 +381,13 @@ impl World {
                 .registered
                 .iter()
                 .filter(|(one, _)| one == service_id)
-                .all(|(_, address)| service.tracks.get(&(pod.uid.clone(), *address)).is_some_and(told))
+                .all(|(_, address)| registry.track(&service_id.service, &pod.uid, *address).is_some_and(told))
         {
             return None;
         }
         let mine = pod.registered.iter().filter(|(one, _)| one == service_id);
         let last = mine
-            .filter_map(|(_, address)| service.tracks.get(&(pod.uid.clone(), *address)))
+            .filter_map(|(_, address)| registry.track(&service_id.service, &pod.uid, *address))
             .map(|track| (track.answered.max(track.sent), track.answered_at))
             .reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
         let shown = service.received.iter().rev().any(|listing| {
@@ -445,7 +466,9 @@ impl World {
             }
         }
         let now = self.now;
-        let flying = self.service(id).1.tracks.get(&(change.uid.clone(), change.address)).and_then(|track| track.in_flight);
+        let registry = self.registries.get(&id.registry);
+        let flying =
+            registry.and_then(|registry| registry.track(&id.service, &change.uid, change.address)).and_then(|track| track.in_flight);
         if flying.is_some_and(|(_, until)| now < until) {
             self.fail("A7", format!("{what}: sent after the previous change of it was answered"), "that one is still under way");
         }
@@ -562,7 +585,7 @@ impl World {
 
     /// A counter, summed over all processes of the run.
     pub(crate) fn counter(&self, name: &str, label: Option<(&str, &str)>) -> f64 {
-        self.processes.iter().map(|process| crate::exposition::value(&process.metrics.encode(), name, label)).sum()
+        self.processes.iter().map(|process| crate::exposition::value(&process.metrics.encode(), name, label)).sum::<f64>() + 0.0
     }
 }
 
@@ -574,34 +597,50 @@ impl Exceptions {
     }
 }
 
-/// The bindings of a configuration that select a pod.
-pub(crate) fn bindings_of<'a>(configuration: &'a Configuration, pod: &'a Pod) -> impl Iterator<Item = &'a Binding> {
-    configuration.bindings_of(&pod.key.namespace, |key| pod.labels.get(key).map(String::as_str))
+/// A pod, as far as bindings ask.
+pub(crate) struct Looks<'a> {
+    namespace: &'a str,
+    labels: &'a BTreeMap<String, String>,
+    ips: &'a [IpAddr],
+    ports: Vec<&'a ContainerPort>,
 }
 
-/// Port of a binding on a pod.
-fn port_of(binding: &Binding, pod: &Pod) -> Option<u16> {
-    match &binding.port {
-        Port::Number(number) => Some(*number),
-        Port::Name(name) => {
-            let mut ports = pod.containers.iter().filter(|one| one.counts()).flat_map(|one| &one.ports);
-            ports.find(|port| port.name.as_ref() == Some(name)).map(|port| port.number)
+impl Pod {
+    /// As it truly is.
+    pub(crate) fn looks(&self) -> Looks<'_> {
+        let ports = self.containers.iter().filter(|one| one.counts()).flat_map(|one| &one.ports).collect();
+        Looks { namespace: &self.key.namespace, labels: &self.labels, ips: &self.ips, ports }
+    }
+}
+
+impl<'a> Looks<'a> {
+    /// The bindings of a configuration that select it.
+    pub(crate) fn bindings<'c>(&self, configuration: &'c Configuration) -> impl Iterator<Item = &'c Binding> + use<'a, 'c> {
+        let (namespace, labels) = (self.namespace, self.labels);
+        configuration.bindings.iter().filter(move |binding| binding.selects(namespace, |key| labels.get(key).map(String::as_str)))
+    }
+
+    /// Where the target of a binding is on it.
+    pub(crate) fn target(&self, binding: &Binding) -> Option<SocketAddr> {
+        let ip = match binding.family {
+            Family::Auto => self.ips.first(),
+            Family::Ipv4 => self.ips.iter().find(|ip| ip.is_ipv4()),
+            Family::Ipv6 => self.ips.iter().find(|ip| ip.is_ipv6()),
+        };
+        Some(SocketAddr::new(*ip?, self.port(binding)?))
+    }
+
+    fn port(&self, binding: &Binding) -> Option<u16> {
+        match &binding.port {
+            Port::Number(number) => Some(*number),
+            Port::Name(name) => self.ports.iter().find(|port| port.name.as_ref() == Some(name)).map(|port| port.number),
         }
     }
 }
 
-/// Where the target of a binding is on a pod.
-pub(crate) fn target_of(binding: &Binding, pod: &Pod) -> Option<SocketAddr> {
-    let ip = match binding.family {
-        Family::Auto => pod.ips.first(),
-        Family::Ipv4 => pod.ips.iter().find(|ip| ip.is_ipv4()),
-        Family::Ipv6 => pod.ips.iter().find(|ip| ip.is_ipv6()),
-    };
-    Some(SocketAddr::new(*ip?, port_of(binding, pod)?))
-}
-
 /// Whether a configuration wants that target of a pod in that service.
 pub(crate) fn wants(configuration: &Configuration, pod: &Pod, service: &ServiceId, address: SocketAddr) -> bool {
+    let looks = pod.looks();
     pod.ips.contains(&address.ip())
-        && bindings_of(configuration, pod).any(|binding| binding.service == *service && port_of(binding, pod) == Some(address.port()))
+        && looks.bindings(configuration).any(|binding| binding.service == *service && looks.port(binding) == Some(address.port()))
 }

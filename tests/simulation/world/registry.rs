@@ -11,7 +11,7 @@ use std::future::{Future, pending};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ use lockstep::target::{PodUid, ServiceId, TargetState};
 
 use super::record::{Call, Request, What, meant};
 use super::{Agenda, Shared, Trigger, World};
-use crate::executor::{ProcessId, Sleep};
+use crate::executor::{ProcessId, Sleep, lock};
+use crate::sabotage::Sabotage;
 
 /// How many received listings a service remembers for the judges.
 const LISTINGS: usize = 64;
@@ -92,12 +93,12 @@ pub(crate) struct Service {
     history: Vec<(Duration, Arc<Snapshot>)>,
     index: u64,
     wakers: Vec<Waker>,
-    pub(crate) tracks: HashMap<(PodUid, SocketAddr), Track>,
+    pub(crate) tracks: HashMap<(PodUid, TargetKey), Track>,
     pub(crate) received: VecDeque<Received>,
 }
 
 /// What tells two targets apart.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum TargetKey {
     Uid(PodUid, u16),
     Address(SocketAddr),
@@ -220,7 +221,8 @@ impl Behaviour {
         })
     }
 
-    fn key(&self, address: SocketAddr, owner: Option<&PodUid>) -> TargetKey {
+    /// What tells a pod's target at that address from others.
+    pub(crate) fn key(&self, address: SocketAddr, owner: Option<&PodUid>) -> TargetKey {
         match (self.keys, owner) {
             (TargetKeys::Uid, Some(uid)) => TargetKey::Uid(uid.clone(), address.port()),
             _ => TargetKey::Address(address),
@@ -494,6 +496,11 @@ impl World {
 }
 
 impl SimRegistryState {
+    /// The last change of a pod's target in a service.
+    pub(crate) fn track(&self, service: &str, uid: &PodUid, address: SocketAddr) -> Option<&Track> {
+        self.services.get(service)?.tracks.get(&(uid.clone(), self.behaviour.key(address, Some(uid))))
+    }
+
     /// An empty registry.
     pub(crate) fn new(behaviour: Behaviour) -> Self {
         Self { behaviour, services: BTreeMap::new(), keeps_history: false }
@@ -519,8 +526,12 @@ impl Drivers for SimDrivers {
 
     fn open(&self, config: &RegistryConfig, _cluster: &Arc<str>) -> Result<Arc<SimRegistry>, OpenError> {
         let name = config.name.clone();
-        self.shared.world().registries.entry(name.clone()).or_insert_with(|| SimRegistryState::new(Behaviour::default()));
-        Ok(Arc::new(SimRegistry { shared: self.shared.clone(), process: self.process, name }))
+        let sabotage = {
+            let mut world = self.shared.world();
+            world.registries.entry(name.clone()).or_insert_with(|| SimRegistryState::new(Behaviour::default()));
+            world.sabotage
+        };
+        Ok(Arc::new(SimRegistry { shared: self.shared.clone(), process: self.process, name, sabotage, seen: Mutex::default() }))
     }
 }
 
@@ -529,6 +540,9 @@ pub(crate) struct SimRegistry {
     shared: Arc<Shared>,
     process: ProcessId,
     name: Arc<str>,
+    sabotage: Option<Sabotage>,
+    /// What was ever seen active; only a deliberate fault asks.
+    seen: Mutex<BTreeMap<SocketAddr, Listed>>,
 }
 
 /// An answer on its way.
@@ -541,7 +555,7 @@ impl Registry for SimRegistry {
     fn capabilities(&self) -> Capabilities {
         let mut world = self.shared.world();
         let behaviour = &world.registries.entry(self.name.clone()).or_insert_with(|| SimRegistryState::new(Behaviour::default())).behaviour;
-        Capabilities {
+        let mut capabilities = Capabilities {
             drain: behaviour.drains,
             keys: behaviour.keys,
             stamps: behaviour.marks,
@@ -549,7 +563,11 @@ impl Registry for SimRegistry {
             batch: NonZeroUsize::new(behaviour.batch).unwrap_or(NonZeroUsize::MIN),
             gone_when: behaviour.gone_when(),
             poll: Duration::from_secs(5),
+        };
+        if let Some(sabotage) = self.sabotage {
+            sabotage.capabilities(&mut capabilities);
         }
+        capabilities
     }
 
     async fn list(&self, service: &str, wait: Option<Wait>) -> Result<Listing, CallError> {
@@ -576,14 +594,25 @@ impl Registry for SimRegistry {
             Some(Stamp { cluster, uid })
         };
         let targets = snapshot.iter().map(|one| Listed { address: one.address, state: one.state, stamp: stamp(one) }).collect();
-        Ok(Listing { targets, index })
+        let mut listing = Listing { targets, index };
+        if let Some(sabotage) = self.sabotage {
+            sabotage.listing(&mut listing, &mut lock(&self.seen));
+        }
+        Ok(listing)
     }
 
     async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
         let id = ServiceId::new(self.name.clone(), service);
         let sent = self.shared.world().send(self.process, &id, changes);
         let Some((sent, answered)) = sent else { return pending().await };
-        let keys = changes.iter().map(|change| (change.uid.clone(), change.address)).collect();
+        if self.sabotage == Some(Sabotage::DoesNotWaitForAnswers) {
+            return answered.answer;
+        }
+        let keys = {
+            let mut world = self.shared.world();
+            let behaviour = world.service(&id).0;
+            changes.iter().map(|change| (change.uid.clone(), behaviour.key(change.address, Some(&change.uid)))).collect()
+        };
         let mut flight = Flight { shared: &self.shared, id: &id, keys, sent };
         Sleep::until(&self.shared.exec, answered.at).await;
         super::api::Yield::default().await;
@@ -631,7 +660,7 @@ impl Future for Differs<'_> {
 struct Flight<'a> {
     shared: &'a Arc<Shared>,
     id: &'a ServiceId,
-    keys: Vec<(PodUid, SocketAddr)>,
+    keys: Vec<(PodUid, TargetKey)>,
     sent: u64,
 }
 
@@ -810,6 +839,8 @@ impl World {
         let in_flight = Some((process, self.now + CALL_TIMEOUT));
         let operation = change.operation;
         let track = Track { operation, sent, answered: sent, answered_at, in_flight, accepted: false, absent: false, deregistered: false };
-        self.service(id).1.tracks.insert((change.uid.clone(), change.address), track);
+        let (behaviour, service) = self.service(id);
+        let key = behaviour.key(change.address, Some(&change.uid));
+        service.tracks.insert((change.uid.clone(), key), track);
     }
 }

@@ -19,6 +19,7 @@ use super::pods::PodId;
 use super::record::means;
 use super::{Agenda, Shared, World};
 use crate::executor::ProcessId;
+use crate::sabotage::Sabotage;
 
 /// A working watch gets a bookmark this often.
 const BOOKMARK: Duration = Duration::from_secs(60);
@@ -219,13 +220,14 @@ pub(crate) struct PodWatch {
     life: u64,
     process: ProcessId,
     ended: bool,
+    sabotage: Option<Sabotage>,
 }
 
 impl PodWatch {
     /// The stream of an opened connection.
-    pub(super) fn new(shared: Arc<Shared>, index: usize, process: ProcessId) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, index: usize, process: ProcessId, sabotage: Option<Sabotage>) -> Self {
         let life = shared.world().connections[index].life;
-        Self { shared, index, life, process, ended: false }
+        Self { shared, index, life, process, ended: false, sabotage }
     }
 }
 
@@ -252,11 +254,11 @@ impl Stream for PodWatch {
         let event = match item {
             Item::Applied(pod, view) => {
                 world.show(self.process, pod, &view);
-                PodEvent::Applied(Box::new((*view).clone()))
+                PodEvent::Applied(Box::new(spoiled(&view, self.sabotage)))
             }
             Item::Deleted(pod, view) => {
                 world.show(self.process, pod, &view);
-                PodEvent::Deleted(Box::new((*view).clone()))
+                PodEvent::Deleted(Box::new(spoiled(&view, self.sabotage)))
             }
             Item::Bookmark(version) => PodEvent::Bookmark(version.to_string()),
             Item::Gone => {
@@ -267,6 +269,14 @@ impl Stream for PodWatch {
         };
         Poll::Ready(Some(Ok(event)))
     }
+}
+
+fn spoiled(view: &PodView, sabotage: Option<Sabotage>) -> PodView {
+    let mut view = view.clone();
+    if let Some(sabotage) = sabotage {
+        sabotage.view(&mut view);
+    }
+    view
 }
 
 impl std::ops::Drop for PodWatch {
