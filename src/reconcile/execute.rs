@@ -199,7 +199,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         if patch.gate.as_ref().is_some_and(|gate| gate.status) {
             entry.memory.told = entry.memory.told.without(Reason::GateTimeout).without(Reason::RegistryFailing);
         }
-        if let Some(exception) = patch.exception.filter(|_| !std::mem::replace(&mut entry.counted, true)) {
+        if let Some(exception) = patch.exception.filter(|exception| !entry.counted.contains(*exception)) {
+            entry.counted = entry.counted.with(exception);
             self.metrics.reconcile.exceptions.get_or_create(&ReasonLabel { reason: exception.as_str() }).inc();
         }
         tracing::trace!(elapsed_ms = now.0.as_millis(), pod = %entry.view.key, uid = %uid, patch = ?patch, "a pod is written");

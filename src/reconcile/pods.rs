@@ -17,7 +17,7 @@ use crate::pod::PodView;
 use crate::registration::Reason;
 use crate::registration::claim::Claim;
 use crate::registration::life;
-use crate::registration::observe::{Memory, claims_of};
+use crate::registration::observe::{Memory, Told, claims_of};
 use crate::registration::plan::Notice;
 use crate::registration::record::Record;
 use crate::target::{PodKey, PodUid, ServiceId};
@@ -75,8 +75,8 @@ pub struct Entry {
     pub writing: Vec<(ServiceId, SocketAddr)>,
     /// Wall time at which it is looked at again.
     pub wake: Option<jiff::Timestamp>,
-    /// Its exception was counted.
-    pub counted: bool,
+    /// Its exceptions that were counted.
+    pub counted: Told,
     /// A list or a watch says that it is gone; only a read tells whether it is.
     pub missing: bool,
     /// It does not carry our label any more, so no watch speaks of it: when it is read next.
@@ -260,7 +260,7 @@ impl Entry {
             booked: Vec::new(),
             writing: Vec::new(),
             wake: None,
-            counted: false,
+            counted: Told::default(),
             missing: false,
             unwatched: None,
         }
@@ -279,7 +279,7 @@ impl Entry {
         self.booked.clear();
         self.writing.clear();
         self.wake = None;
-        self.counted = false;
+        self.counted = Told::default();
     }
 
     /// Remembers that a binding selected the pod.

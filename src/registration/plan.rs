@@ -9,6 +9,8 @@
 mod ending;
 mod gate;
 mod live;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 

@@ -620,7 +620,7 @@ pub(crate) enum OneOrMore<T> {
 }
 
 /// Handles of pods; `*` at the end stands for every pod whose handle begins so.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Handles(pub(crate) Vec<String>);
 
 /// A length of time.
@@ -778,12 +778,6 @@ impl<'de> Deserialize<'de> for Range {
 impl Serialize for Range {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&format!("{}..{}", written(self.0), written(self.1)))
-    }
-}
-
-impl Default for Handles {
-    fn default() -> Self {
-        Self(Vec::new())
     }
 }
 

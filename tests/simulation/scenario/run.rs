@@ -37,11 +37,14 @@ pub(crate) struct Conditions {
     /// Where the run ends; the last time in the story if left out.
     pub(crate) end: Option<Duration>,
     /// Something to judge at the end of that instant.
-    pub(crate) checkpoint: Option<(Duration, fn(&mut World))>,
+    pub(crate) checkpoint: Option<Checkpoint>,
     /// Whether watches forget what is long ago, and registries can answer blocking reads.
     pub(crate) forgetful: bool,
     pub(crate) blocking: bool,
 }
+
+/// A moment, and what is judged at its end.
+pub(crate) type Checkpoint = (Duration, fn(&mut World));
 
 /// A story that was run to its end.
 pub(crate) struct Ran {
@@ -207,7 +210,12 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
         let (sender, stop) = oneshot::channel();
         let process = {
             let mut world = self.shared.world();
-            if world.process_of(&name).is_some() {
+            if let Some(running) = world.process_of(&name) {
+                // Asked to stop, and not gone yet: its successor comes after it.
+                if world.processes[running].stopping {
+                    let at = world.now + Duration::from_secs(1);
+                    world.later(at, Agenda::Start(name));
+                }
                 return;
             }
             world.processes.push(Process {

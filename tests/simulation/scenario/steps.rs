@@ -181,10 +181,9 @@ fn check_step(step: &Step, replicas: usize, handles: &mut Vec<String>) -> Result
             return Err("drop has pod and for, delay has by and for, silence and expire have nothing".to_owned());
         }
     }
-    if let Some(one) = &step.api {
-        if one.times.is_some() == one.lasts.is_some() || matches!(one.to, Sent::Register | Sent::Drain | Sent::Deregister) {
-            return Err("an api step has `times` or `for`, and is about pod writes".to_owned());
-        }
+    let is_odd = |one: &ApiStep| one.times.is_some() == one.lasts.is_some() || matches!(trigger(one.to), Trigger::Change(_));
+    if step.api.as_ref().is_some_and(is_odd) {
+        return Err("an api step has `times` or `for`, and is about pod writes".to_owned());
     }
     Ok(())
 }
@@ -575,7 +574,7 @@ fn change_replica(world: &mut World, step: &ReplicaStep) {
     let process = world.process_of(&name);
     let now = world.now;
     match (what, process) {
-        (ReplicaDoes::Start, None) => world.later(now, Agenda::Start(name)),
+        (ReplicaDoes::Start, _) => world.later(now, Agenda::Start(name)),
         (ReplicaDoes::Crash, Some(process)) => {
             world.record.fault("replica crashes");
             world.end(process);
@@ -592,7 +591,7 @@ fn change_replica(world: &mut World, step: &ReplicaStep) {
             world.pauses.push(process);
             world.later(now + step.lasts.map_or(Duration::ZERO, |span| span.0), Agenda::Resume(process));
         }
-        (ReplicaDoes::Start, Some(_)) | (_, None) => {}
+        (_, None) => {}
     }
 }
 

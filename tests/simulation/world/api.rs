@@ -30,11 +30,14 @@ use super::{Shared, Trigger, World};
 use crate::executor::{ProcessId, Sleep};
 use crate::sabotage::{self, Sabotage};
 
+/// Versions of pods.
+type Views = Vec<(PodId, Arc<PodView>)>;
+
 /// Snapshots behind the tokens of lists that are under way.
 #[derive(Default)]
 pub(crate) struct Pages {
     next: u64,
-    open: BTreeMap<u64, (u64, Arc<Vec<(PodId, Arc<PodView>)>>)>,
+    open: BTreeMap<u64, (u64, Arc<Views>)>,
 }
 
 /// The API server, as one process reaches it.
@@ -220,7 +223,11 @@ impl Cluster for Api {
     }
 
     async fn event(&self, event: &Event) -> Result<(), ApiError> {
-        self.call("write event", |world, _| Fate::Answered(Ok(world.write_event(event))), |_, _, ()| {}).await
+        let write = |world: &mut World, _| {
+            world.write_event(event);
+            Fate::Answered(Ok(()))
+        };
+        self.call("write event", write, |_, _, ()| {}).await
     }
 
     fn nodes(&self) -> Self::Reflection<NodeChange> {
@@ -307,7 +314,7 @@ impl World {
         stumble
     }
 
-    fn list_pods(&mut self, page: &Page) -> Result<(PodPage, Vec<(PodId, Arc<PodView>)>), ApiError> {
+    fn list_pods(&mut self, page: &Page) -> Result<(PodPage, Views), ApiError> {
         let limit = if page.limit == 0 { usize::MAX } else { page.limit as usize };
         let (version, views, from) = match &page.token {
             None => {

@@ -358,7 +358,7 @@ impl World {
         if accepts && track.is_some_and(|track| track.deregistered) {
             return None;
         }
-        let holds = |held: &&Held| !self.counts_as_gone(pod, service_id, held.state) && !(self.seeded && held.repeated);
+        let holds = |held: &&Held| !(self.counts_as_gone(pod, service_id, held.state) || self.seeded && held.repeated);
         if let Some(held) = service.held_by(&pod.uid).find(holds) {
             return Some(format!("{} is still held as {}", held.address, held.state.as_str()));
         }

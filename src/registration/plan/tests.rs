@@ -1,0 +1,370 @@
+//! Plans of single moments, and what holds of every plan.
+
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+use crate::config::{Ack, OnDrainTimeout, OnGateTimeout, OnUnbound, OnUnready, Registration};
+use crate::pod::Condition;
+use crate::registration::life::{Cause, Life};
+use crate::registration::model::{Event, Model, target};
+use crate::registration::observe::{Blocked, Facts, GraceCut, Heir, Memory, Outcome, Role, Seen, Traits, Trouble};
+use crate::registry::{DrainKind, GoneWhen, TargetKeys};
+use crate::target::TargetState;
+
+/// The steps of the next plan of a model, a line each.
+fn steps(model: &Model) -> String {
+    let plan = plan(&model.pod, jiff::Timestamp::UNIX_EPOCH);
+    let mut lines = vec![plan.reason.as_str().to_owned()];
+    for step in plan.steps {
+        lines.push(match step {
+            Step::Patch(patch) => {
+                let gate =
+                    patch.gate.map_or_else(|| "-".to_owned(), |gate| format!("{} {}: {}", gate.status, gate.reason.as_str(), gate.message));
+                let claims = patch.claims.map_or_else(|| "-".to_owned(), |claims| format!("{} [{}]", claims.status, claims.message));
+                format!("patch gate {gate} claims {claims} adopt {} release {}", patch.adopt, patch.release)
+            }
+            Step::Record(claims) => format!("record {}", claims.len()),
+            Step::Change { service, address, operation } => format!("{} {service} {address}", operation.as_str()),
+            Step::Withdraw { service, address } => format!("withdraw {service} {address}"),
+            Step::Ask { service, address } => format!("ask {service} {address}"),
+            Step::Read { service, urgency } => format!("read {service} {urgency:?}"),
+            Step::Tell(notice) => format!("tell {}", notice.reason.as_str()),
+        });
+    }
+    lines.join("\n")
+}
+
+fn after(events: &[Event]) -> Model {
+    let mut model = Model::new();
+    events.iter().for_each(|event| model.happen(*event));
+    model
+}
+
+#[test]
+fn the_claim_is_written_before_the_register() {
+    let mut model = Model::new();
+    model.pod.life.stage = Stage::Serving;
+    insta::assert_snapshot!(steps(&model), @"
+    Registering
+    patch gate false Registering: Waiting for sim/web 10.0.0.5:8080. claims true [sim/web 10.0.0.5:8080] adopt false release false
+    ");
+}
+
+#[test]
+fn the_gate_is_false_before_the_drain() {
+    let mut model = after(&[Event::ContainersReady, Event::Acknowledged]);
+    model.pod.life.stage = Stage::NotServing(Cause::Unready);
+    insta::assert_snapshot!(steps(&model), @"
+    Registered
+    ask sim/web 10.0.0.5:8080
+    ");
+    model.pod.targets[0].facts.granted = true;
+    insta::assert_snapshot!(steps(&model), @"
+    NotServing
+    patch gate false NotServing: The containers are not ready; the target is taken out of use. claims - adopt false release false
+    ");
+    model.pod.gate.as_mut().unwrap().status = false;
+    model.pod.gate.as_mut().unwrap().reason = "NotServing".to_owned();
+    model.pod.gate.as_mut().unwrap().message = "The containers are not ready; the target is taken out of use.".to_owned();
+    insta::assert_snapshot!(steps(&model), @"
+    NotServing
+    drain sim/web 10.0.0.5:8080
+    ");
+}
+
+#[test]
+fn a_drain_that_never_left_lets_the_gate_return_at_once() {
+    let mut model = after(&[Event::ContainersReady, Event::Acknowledged]);
+    model.pod.gate.as_mut().unwrap().status = false;
+    model.pod.targets[0].facts.doing = Doing::Queued(Operation::Drain);
+    insta::assert_snapshot!(steps(&model), @"
+    Registered
+    patch gate true Registered: Every registry has acknowledged the pod. claims - adopt false release false
+    withdraw sim/web 10.0.0.5:8080
+    ");
+    model.pod.targets[0].facts =
+        Facts { doing: Doing::Nothing, last: Some((Operation::Drain, Outcome::Unknown)), seen: None, ..model.pod.targets[0].facts };
+    insta::assert_snapshot!(steps(&model), @"
+    Registering
+    patch gate false Registering: Waiting for sim/web 10.0.0.5:8080. claims - adopt false release false
+    read sim/web Now
+    ");
+}
+
+#[test]
+fn the_finalizer_goes_with_the_last_claim() {
+    let mut model = after(&[Event::ContainersReady, Event::Acknowledged, Event::ContainersGone]);
+    insta::assert_snapshot!(steps(&model), @"
+    Deregistering
+    read sim/web Soon
+    ");
+    model.pod.targets[0].facts.seen = Some(Seen::Absent);
+    insta::assert_snapshot!(steps(&model), @"
+    Deregistered
+    patch gate - claims false [] adopt false release true
+    withdraw sim/web 10.0.0.5:8080
+    ");
+    model.pod.targets[0].facts.seen_fresh = false;
+    insta::assert_snapshot!(steps(&model), @"
+    Deregistering
+    read sim/web Soon
+    withdraw sim/web 10.0.0.5:8080
+    ");
+}
+
+#[test]
+fn a_finalizer_that_was_taken_off_is_put_back_unless_the_pod_ends() {
+    let mut model = after(&[Event::ContainersReady, Event::Acknowledged]);
+    model.pod.finalizer = false;
+    insta::assert_snapshot!(steps(&model), @"
+    Registered
+    patch gate - claims - adopt true release false
+    ");
+    model.pod.life.stage = Stage::Terminating;
+    model.pod.deletion = Some(jiff::Timestamp::UNIX_EPOCH);
+    insta::assert_snapshot!(steps(&model), @"
+    Draining
+    tell Draining
+    drain sim/web 10.0.0.5:8080
+    ");
+}
+
+#[rstest]
+#[case::unused(TargetState::Unused, false)]
+#[case::initial(TargetState::Initial, false)]
+#[case::unhealthy(TargetState::Unhealthy, false)]
+#[case::draining(TargetState::Draining, false)]
+#[case::active(TargetState::Active, true)]
+fn only_active_acknowledges(#[case] state: TargetState, #[case] open: bool) {
+    let mut model = after(&[Event::ContainersReady]);
+    model.pod.targets[0].facts.seen = Some(Seen::Listed { state, ours: true });
+    let plan = plan(&model.pod, jiff::Timestamp::UNIX_EPOCH);
+    let opens = plan.steps.iter().any(|step| matches!(step, Step::Patch(patch) if patch.gate.as_ref().is_some_and(|gate| gate.status)));
+    assert_eq!(opens, open);
+}
+
+#[test]
+fn an_active_target_of_an_earlier_pod_is_no_acknowledgement() {
+    let mut model = after(&[Event::ContainersReady]);
+    let facts = &mut model.pod.targets[0].facts;
+    facts.traits.as_mut().unwrap().stamps = false;
+    facts.traits.as_mut().unwrap().keys = TargetKeys::Address;
+    facts.owned = false;
+    facts.last = None;
+    facts.seen = Some(Seen::Listed { state: TargetState::Active, ours: false });
+    assert!(!model.pod.targets[0].acknowledged());
+    assert!(model.pod.targets[0].wants_register(true));
+}
+
+#[test]
+fn the_heir_of_an_address_is_left_alone() {
+    let mut model = after(&[Event::ContainersReady, Event::Acknowledged]);
+    let target = &mut model.pod.targets[0];
+    target.facts.traits.as_mut().unwrap().keys = TargetKeys::Address;
+    target.facts.heir = Some(Heir::Claims);
+    assert_eq!(target.wants_deregister(true), None);
+    assert_eq!(target.wants_drain(), None);
+    assert!(!target.gone(true));
+    target.facts.heir = Some(Heir::Owns);
+    assert!(target.gone(true));
+}
+
+#[test]
+fn a_claim_that_only_observes_is_no_leave_to_send() {
+    let mut model = after(&[Event::ContainersReady, Event::Acknowledged]);
+    let target = &mut model.pod.targets[0];
+    target.claim = Some(Mode::Observe);
+    assert!(!target.wants_register(true));
+    assert_eq!(target.wants_drain(), None);
+    assert_eq!(target.wants_deregister(true), None);
+}
+
+#[test]
+fn a_released_pod_is_left_alone() {
+    let mut model = after(&[Event::ContainersReady, Event::Acknowledged]);
+    model.pod.released = true;
+    model.pod.finalizer = false;
+    model.pod.targets[0].facts.doing = Doing::Queued(Operation::Register);
+    insta::assert_snapshot!(steps(&model), @"
+    Released
+    withdraw sim/web 10.0.0.5:8080
+    ");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn every_observation_has_a_plan(bytes in prop::collection::vec(any::<u8>(), 160), seconds in 0_i64..2_000_000) {
+        let observation = observation(&bytes);
+        let now = jiff::Timestamp::from_second(seconds).unwrap();
+        let first = plan(&observation, now);
+        prop_assert_eq!(&plan(&observation, now), &first, "the same observation gives the same plan");
+        prop_assert!(first.wake.is_none_or(|wake| wake > now), "a plan does not wake for what has passed");
+        for step in &first.steps {
+            check_step(&observation, step);
+        }
+    }
+
+    #[test]
+    fn an_executed_plan_comes_to_rest(bytes in prop::collection::vec(any::<u8>(), 160), seconds in 0_i64..2_000_000) {
+        let mut model = Model::at(observation(&bytes), jiff::Timestamp::from_second(seconds).unwrap());
+        model.rest();
+    }
+}
+
+/// What no step may ever do.
+fn check_step(o: &Observation, step: &Step) {
+    match step {
+        Step::Patch(patch) => {
+            assert!(!o.released);
+            let opens = patch.gate.as_ref().is_some_and(|gate| gate.status) && !o.gate.as_ref().is_some_and(|gate| gate.status);
+            assert!(!opens || o.life.stage == Stage::Serving || !o.bound, "a gate opens only while the pod serves");
+            assert!(patch.gate.is_none() || o.gated);
+            assert!(patch.gate.is_none() || o.life.stage.live(), "the gate of a pod that ends is left");
+            assert!(!patch.release || !o.life.stage.live());
+            assert!(!patch.adopt || o.life.stage.live());
+        }
+        Step::Change { service, address, operation } => {
+            let target = o.targets.iter().find(|target| target.service == *service && target.address == *address).unwrap();
+            assert!(target.ours_to_change(), "what is only observed is not changed");
+            assert!(!matches!(target.facts.doing, Doing::Sent(_)), "one change at a time");
+            let explicit = target.facts.traits.unwrap().drain == DrainKind::Explicit;
+            assert!(*operation != Operation::Drain || explicit, "no drain where deregistering drains");
+            assert!(!target.facts.taken, "foreign targets are not named");
+            let open = o.gated && o.gate.as_ref().is_some_and(|gate| gate.status);
+            let takes_out =
+                *operation != Operation::Register && matches!(o.life.stage, Stage::NotServing(_)) && target.role == Role::Wanted;
+            assert!(!takes_out || (!open && target.facts.granted), "gate and budget come first");
+        }
+        Step::Record(_) => assert!(!o.debts_full),
+        Step::Withdraw { .. } | Step::Ask { .. } | Step::Read { .. } | Step::Tell(_) => {}
+    }
+}
+
+/// Draws from bytes, and from zeros once they are used up.
+struct Dice<'a>(std::slice::Iter<'a, u8>);
+
+impl Dice<'_> {
+    fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+        let byte = self.0.next().copied().unwrap_or(0);
+        choices[usize::from(byte) % choices.len()].clone()
+    }
+
+    fn flip(&mut self) -> bool {
+        self.of(&[false, true])
+    }
+
+    fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        if self.flip() { Some(make(self)) } else { None }
+    }
+
+    fn time(&mut self) -> jiff::Timestamp {
+        jiff::Timestamp::from_second(self.of(&[0, 10, 100, 1_000, 100_000, 1_000_000])).unwrap()
+    }
+}
+
+/// Any observation, impossible ones included.
+fn observation(bytes: &[u8]) -> Observation {
+    let mut dice = Dice(bytes.iter());
+    let stages = [
+        Stage::Waiting,
+        Stage::Serving,
+        Stage::NotServing(Cause::Unready),
+        Stage::NotServing(Cause::NodeLost),
+        Stage::Terminating,
+        Stage::Gone,
+    ];
+    let mut told = crate::registration::observe::Told::default();
+    for reason in Reason::ALL {
+        told = if dice.flip() { told.with(reason) } else { told };
+    }
+    let count = dice.of(&[0_u8, 1, 1, 2, 3]);
+    let targets: Vec<TargetView> = (0..count).map(|number| any_target(&mut dice, number)).collect();
+    let claims: Vec<Claim> = targets
+        .iter()
+        .filter_map(|target| Some(Claim { service: target.service.clone(), address: target.address, mode: target.claim? }))
+        .collect();
+    let listed = !claims.is_empty();
+    let claims = (listed || dice.flip()).then(|| Condition {
+        status: listed,
+        reason: if listed { "Claimed" } else { "NoClaims" }.to_owned(),
+        message: crate::registration::claim::print(&claims),
+        since: None,
+    });
+    Observation {
+        released: dice.of(&[false, false, false, true]),
+        gated: dice.flip(),
+        labelled: dice.flip(),
+        finalizer: dice.flip(),
+        gate: dice.maybe(|dice| Condition {
+            status: dice.flip(),
+            reason: dice.of(&["Registered", "Registering", "NoBinding", "NotServing", "GateTimeout", "Strange"]).to_owned(),
+            message: dice.of(&["", "Every registry has acknowledged the pod.", "(?)"]).to_owned(),
+            since: dice.maybe(Dice::time),
+        }),
+        claims,
+        life: Life { stage: dice.of(&stages), forced: dice.flip() },
+        bound: dice.flip(),
+        blocked: dice
+            .maybe(|dice| Blocked { binding: "web".into(), reason: dice.of(&[Reason::PortNotFound, Reason::NoMatchingAddress]) })
+            .into_iter()
+            .collect(),
+        targets,
+        ready_since: dice.maybe(Dice::time),
+        deletion: dice.maybe(Dice::time),
+        grace_cut: dice.maybe(|_| GraceCut { given: 5, needed: 45 }),
+        memory: Memory { gone_since: dice.maybe(Dice::time), forced_since: dice.maybe(Dice::time), told },
+        debts_full: dice.of(&[false, false, true]),
+        rules: Registration {
+            on_gate_timeout: dice.of(&[OnGateTimeout::Hold, OnGateTimeout::Open]),
+            on_drain_timeout: dice.of(&[OnDrainTimeout::Hold, OnDrainTimeout::Release]),
+            ..Registration::default()
+        },
+    }
+}
+
+fn any_target(dice: &mut Dice<'_>, number: u8) -> TargetView {
+    let operations = [Operation::Register, Operation::Drain, Operation::Deregister];
+    let outcomes = [Outcome::Accepted, Outcome::NotFound, Outcome::Refused, Outcome::Unknown];
+    let states = [TargetState::Initial, TargetState::Active, TargetState::Unhealthy, TargetState::Draining, TargetState::Unused];
+    let roles =
+        [Role::Wanted, Role::Kept, Role::Superseded, Role::Stale, Role::Unbound(OnUnbound::Keep), Role::Unbound(OnUnbound::Deregister)];
+    let claim = dice.maybe(|dice| dice.of(&[Mode::Own, Mode::Observe]));
+    let stamps = dice.flip();
+    TargetView {
+        service: ServiceId::new("sim", dice.of(&["web", "api"])),
+        address: ([10, 0, 0, number], 8080).into(),
+        // A target that is not claimed is there because it is wanted.
+        role: if claim.is_some() { dice.of(&roles) } else { Role::Wanted },
+        claim,
+        mode: dice.of(&[Mode::Own, Mode::Observe]),
+        ack: dice.of(&[Ack::Acknowledged, Ack::Accepted]),
+        on_unready: dice.of(&[OnUnready::Drain, OnUnready::Keep, OnUnready::Deregister]),
+        facts: Facts {
+            traits: dice.of(&[true, true, false]).then(|| Traits {
+                drain: dice.of(&[DrainKind::Explicit, DrainKind::ByDeregistering]),
+                keys: if stamps { dice.of(&[TargetKeys::Uid, TargetKeys::Address]) } else { TargetKeys::Address },
+                stamps,
+                gone_when: dice.of(&[GoneWhen::Absent, GoneWhen::Draining]),
+            }),
+            doing: dice.of(&[Doing::Nothing, Doing::Nothing, Doing::Queued(operations[0]), Doing::Sent(operations[1])]),
+            last: dice.maybe(|dice| (dice.of(&operations), dice.of(&outcomes))),
+            last_fresh: dice.flip(),
+            seen: dice.maybe(|dice| {
+                if dice.flip() { Seen::Absent } else { Seen::Listed { state: dice.of(&states), ours: stamps && dice.flip() } }
+            }),
+            seen_fresh: dice.flip(),
+            service_read: dice.flip(),
+            taken: dice.of(&[false, false, true]),
+            owned: dice.flip(),
+            fresh_claim: dice.flip(),
+            heir: dice.maybe(|dice| dice.of(&[Heir::Has, Heir::Claims, Heir::Owns])),
+            granted: dice.flip(),
+            owed: dice.flip(),
+            trouble: dice.maybe(|dice| dice.of(&[Trouble::Unreachable, Trouble::Throttled])),
+        },
+        ..target()
+    }
+}
