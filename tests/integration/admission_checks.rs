@@ -52,8 +52,10 @@ fn needed(patch: &[PatchOperation], left_out: usize, review: &Value, snapshot: &
     let mut shorter = patch.to_vec();
     let operation = shorter.remove(left_out);
     let mut object = review["request"]["object"].clone();
-    // An old record may come true once the pod carries its sleep; that it says something else was seen when it was replaced.
-    if operation.path().to_string().ends_with("injected") && record(&object).is_some() {
+    // What rewrites an older record or sleep of ours is needed because it differs; without it the older one may pass for the owner's.
+    let path = operation.path().to_string();
+    let rewrites = object.pointer(&path).is_some_and(|value| !value.is_null());
+    if rewrites && (path.ends_with("injected") || path.contains("/preStop/")) {
         return Ok(());
     }
     // A later operation may stand on an earlier one; then the earlier one is needed for certain.
