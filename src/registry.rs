@@ -75,7 +75,9 @@ pub enum DrainKind {
 /// What tells two targets of one service apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetKeys {
-    /// Address, port and pod UID: a change names one incarnation, and two may have one address.
+    /// Address, port and pod UID: a change names one incarnation, two pods may have one address, and one pod two addresses.
+    Exact,
+    /// Port and pod UID: registering the same pod at another address replaces the address.
     Uid,
     /// Address and port: whoever registers last owns it.
     Address,

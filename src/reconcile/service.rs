@@ -441,6 +441,7 @@ fn order(operation: Operation) -> u8 {
 /// What two changes of one request must not both name.
 fn slot(key: &Key, keys: TargetKeys) -> (Option<PodUid>, Option<SocketAddr>, u16) {
     match keys {
+        TargetKeys::Exact => (Some(key.uid.clone()), Some(key.address), key.address.port()),
         TargetKeys::Uid => (Some(key.uid.clone()), None, key.address.port()),
         TargetKeys::Address => (None, Some(key.address), key.address.port()),
     }

@@ -44,7 +44,7 @@ impl TargetView {
         let let_go = match facts.seen.filter(|_| facts.seen_fresh) {
             Some(Seen::Absent) => true,
             Some(Seen::Listed { state: TargetState::Draining, .. }) => {
-                containers_gone && facts.traits.is_some_and(|traits| traits.gone_when == GoneWhen::Draining)
+                containers_gone && facts.traits.is_some_and(|traits| traits.gone_when == GoneWhen::Draining) && self.was_told_to_go()
             }
             Some(Seen::Listed { .. }) | None => false,
         };
@@ -53,6 +53,12 @@ impl TargetView {
         }
         let not_found = facts.last_fresh && facts.last == Some((Operation::Deregister, Outcome::NotFound));
         let_go || not_found || (facts.heir == Some(Heir::Owns) && facts.keys_by_address())
+    }
+
+    /// Whether a target that is draining is on its way out: our own drain leaves it in.
+    fn was_told_to_go(&self) -> bool {
+        let by_deregistering = self.facts.traits.is_some_and(|traits| traits.drain == DrainKind::ByDeregistering);
+        self.mode == Mode::Observe || by_deregistering || matches!(self.facts.last, Some((Operation::Deregister, _)))
     }
 
     /// Whether the registry has let the target go, as far as the binding asks: with `ack: accepted` an accepted deregister is enough.

@@ -200,7 +200,7 @@ impl Registry for Haproxy {
         let slots = self.backends.values().any(|backend| backend.servers == Servers::Template);
         Capabilities {
             drain: DrainKind::Explicit,
-            keys: if slots { TargetKeys::Address } else { TargetKeys::Uid },
+            keys: if slots { TargetKeys::Address } else { TargetKeys::Exact },
             stamps: !slots,
             blocking_read: false,
             batch: NonZeroUsize::new(BATCH).expect("a batch is not empty"),

@@ -73,7 +73,7 @@ impl Registry for Http {
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             drain: DrainKind::Explicit,
-            keys: TargetKeys::Uid,
+            keys: TargetKeys::Exact,
             stamps: true,
             blocking_read: true,
             batch: NonZeroUsize::new(BATCH).expect("a batch is not empty"),

@@ -120,7 +120,7 @@ async fn a_newcomer_on_a_reused_address_is_not_removed(
     subject.until(address, "old", |listed| state(listed) == Some(TargetState::Active)).await;
     subject.done(Operation::Register, address, "new").await;
     subject.until(address, "new", |listed| state(listed) == Some(TargetState::Active)).await;
-    if subject.driver.capabilities().keys == TargetKeys::Uid {
+    if subject.driver.capabilities().keys == TargetKeys::Exact {
         subject.gone(address, "old").await;
     }
     let newcomer = subject.until(address, "new", |listed| state(listed) == Some(TargetState::Active)).await;

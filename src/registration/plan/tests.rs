@@ -1,4 +1,7 @@
 //! Plans of single moments, and what holds of every plan.
+//!
+//! Invariant: every plan is total, the same for the same observation, and comes to rest.
+//! Absent on purpose: stories over time (the simulation).
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -193,7 +196,7 @@ fn a_released_pod_is_left_alone() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4096))]
+    #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_observation_has_a_plan(bytes in prop::collection::vec(any::<u8>(), 160), seconds in 0_i64..2_000_000) {
