@@ -61,6 +61,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.keep_books(uid);
         let Some(observation) = self.observation(uid, life) else { return };
         self.classify(uid, &observation);
+        self.tell_findings(uid);
         let wall = self.clock.wall();
         let plan = plan(&observation, wall);
         self.execute(uid, plan, asked);

@@ -10,7 +10,7 @@ use super::*;
 use crate::config::{Ack, OnDrainTimeout, OnGateTimeout, OnUnbound, OnUnready, Registration};
 use crate::pod::Condition;
 use crate::registration::life::{Cause, Life};
-use crate::registration::model::{Event, Model, target};
+use crate::registration::model::{Event, Model};
 use crate::registration::observe::{Blocked, Facts, GraceCut, Heir, Memory, Outcome, Role, Seen, Traits, Trouble};
 use crate::registry::{DrainKind, GoneWhen, TargetKeys};
 use crate::target::TargetState;
@@ -368,6 +368,5 @@ fn any_target(dice: &mut Dice<'_>, number: u8) -> TargetView {
             owed: dice.flip(),
             trouble: dice.maybe(|dice| dice.of(&[Trouble::Unreachable, Trouble::Throttled])),
         },
-        ..target()
     }
 }
