@@ -60,8 +60,9 @@ image: ## the static binary of the image, target/image/lockstep (`docker build .
 	@$(STEP) "release build" cargo build --locked --release
 	@mkdir -p target/image && cp target/$(HOST)/release/lockstep target/image/
 
+# haproxy is a registry that the driver's tests run against
 packages:
-	@tests/cluster/packages shellcheck
+	@tests/cluster/packages haproxy shellcheck
 
 programs:
 ifneq ($(ROOT),)
