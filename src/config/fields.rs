@@ -124,11 +124,7 @@ impl<'n> Field<'n> {
         rule: impl FnOnce(&str) -> Result<(), text::Broken>,
         errors: &mut ConfigErrors,
     ) -> Option<&'n str> {
-        let text = self.text(longest, errors)?;
-        match rule(text) {
-            Ok(()) => Some(text),
-            Err((reason, remedy)) => self.refuse(errors, format!("{} {reason}", quoted(text)), remedy),
-        }
+        self.withheld(longest, |text| rule(text).map_err(|(reason, remedy)| (format!("{} {reason}", quoted(text)), remedy)), errors)
     }
 
     /// The same for text that may hold a secret by mistake: a refusal does not repeat it.
