@@ -55,6 +55,18 @@ fn the_claim_is_written_before_the_register() {
 }
 
 #[test]
+fn a_registry_without_a_driver_holds_the_pod_and_is_sent_nothing() {
+    let mut model = Model::new();
+    model.pod.life.stage = Stage::Serving;
+    model.pod.targets[0].facts.traits = None;
+    let plan = plan(&model.pod, jiff::Timestamp::UNIX_EPOCH);
+    assert_eq!(plan.reason, Reason::RegistryUnusable);
+    assert!(!plan.steps.iter().any(|step| matches!(step, Step::Change { .. })), "{:?}", plan.steps);
+    let gate = plan.steps.iter().find_map(|step| if let Step::Patch(patch) = step { patch.gate.as_ref() } else { None });
+    assert_eq!(gate.map(|gate| (gate.status, gate.reason)), Some((false, Reason::RegistryUnusable)));
+}
+
+#[test]
 fn the_gate_is_false_before_the_drain() {
     let mut model = after(&[Event::ContainersReady, Event::Acknowledged]);
     model.pod.life.stage = Stage::NotServing(Cause::Unready);
