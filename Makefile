@@ -64,7 +64,9 @@ image: ## the static binary of the image, target/image/lockstep (`docker build .
 packages:
 	@tests/cluster/packages haproxy shellcheck
 
+# consul is a registry that the driver's tests run against
 programs:
+	@$(STEP) "Consul" tests/cluster/build consul > /dev/null
 ifneq ($(ROOT),)
 	@$(STEP) "programs of the test cluster" tests/cluster/build > /dev/null
 endif

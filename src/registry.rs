@@ -6,6 +6,7 @@
 //! Invariant: an error says for certain that nothing left ([`CallError::Unavailable`]) or leaves it open; nothing in between.
 //! Absent on purpose: when to call (`reconcile`), what a state means for a pod (`registration`).
 
+pub mod consul;
 pub mod credentials;
 pub mod delays;
 pub mod driver;

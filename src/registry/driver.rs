@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::config::{DriverConfig, RegistryConfig};
 use crate::reconcile::{Drivers, OpenError};
+use crate::registry::consul::Consul;
 use crate::registry::haproxy::Haproxy;
 use crate::registry::http::Http;
 use crate::registry::{CallError, Capabilities, Change, ChangeError, Listing, Registry, Wait};
@@ -16,6 +17,8 @@ use crate::registry::{CallError, Capabilities, Change, ChangeError, Listing, Reg
 /// An opened registry.
 #[derive(Debug)]
 pub enum Driver {
+    /// Consul's catalog.
+    Consul(Consul),
     /// HAProxy's runtime API.
     Haproxy(Haproxy),
     /// The open HTTP contract.
@@ -38,7 +41,7 @@ impl Drivers for Opener {
         let driver = match &config.driver {
             DriverConfig::Http(config) => Driver::Http(Http::new(config, name, credentials)?),
             DriverConfig::Haproxy(config) => Driver::Haproxy(Haproxy::new(config, name, cluster, credentials)?),
-            DriverConfig::Consul(_) => return missing("consul"),
+            DriverConfig::Consul(config) => Driver::Consul(Consul::new(config, name, credentials)?),
             DriverConfig::Aws(_) => return missing("aws"),
         };
         Ok(Arc::new(driver))
@@ -48,6 +51,7 @@ impl Drivers for Opener {
 impl Registry for Driver {
     fn capabilities(&self) -> Capabilities {
         match self {
+            Self::Consul(driver) => driver.capabilities(),
             Self::Haproxy(driver) => driver.capabilities(),
             Self::Http(driver) => driver.capabilities(),
         }
@@ -55,6 +59,7 @@ impl Registry for Driver {
 
     async fn list(&self, service: &str, wait: Option<Wait>) -> Result<Listing, CallError> {
         match self {
+            Self::Consul(driver) => driver.list(service, wait).await,
             Self::Haproxy(driver) => driver.list(service, wait).await,
             Self::Http(driver) => driver.list(service, wait).await,
         }
@@ -62,6 +67,7 @@ impl Registry for Driver {
 
     async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
         match self {
+            Self::Consul(driver) => driver.apply(service, changes).await,
             Self::Haproxy(driver) => driver.apply(service, changes).await,
             Self::Http(driver) => driver.apply(service, changes).await,
         }
@@ -69,6 +75,7 @@ impl Registry for Driver {
 
     async fn drain_delay(&self, service: &str) -> Result<Option<Duration>, CallError> {
         match self {
+            Self::Consul(driver) => driver.drain_delay(service).await,
             Self::Haproxy(driver) => driver.drain_delay(service).await,
             Self::Http(driver) => driver.drain_delay(service).await,
         }

@@ -6,18 +6,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use lockstep::config::{DriverConfig, HaproxyBackend, HaproxyConfig, HttpConfig, Servers};
-use reqwest::Client;
+use lockstep::config::{ConsulConfig, DriverConfig, HaproxyBackend, HaproxyConfig, HttpConfig, Servers};
+use reqwest::{Client, Method};
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::authority::Authority;
+use crate::consul_process::Consul;
 use crate::haproxy_process::{Haproxy, free_port};
 use crate::registry_ground::Inside;
 
 /// A driver, and the way it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    Consul,
     Http,
     HaproxyDynamic,
     HaproxyTemplate,
@@ -35,10 +37,17 @@ pub(crate) struct Ground {
 }
 
 enum RealRegistry {
+    Consul { process: Box<Consul>, accessor: String },
     Http(Inside),
     Haproxy { processes: Mutex<Vec<Haproxy>>, tls: SocketAddr },
 }
 
+/// What the page of the driver asks for.
+pub(crate) const RULES: &str = r#"
+    node "lockstep-here" { policy = "write" }
+    node_prefix "" { policy = "read" }
+    service "web" { policy = "write" }
+"#;
 const TEMPLATE: &str = "backend web\n balance roundrobin\n server-template lockstep 1-4 127.0.0.1:1 check inter 200ms disabled\n";
 const DYNAMIC: &str = "backend web\n balance roundrobin\n";
 
@@ -56,6 +65,7 @@ impl Ground {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("credentials")).unwrap();
         let registry = match kind {
+            Kind::Consul => consul(folder.path(), guarded).await,
             Kind::Http => http(folder.path(), guarded).await,
             Kind::HaproxyDynamic => haproxy(folder.path(), guarded, &[DYNAMIC]),
             Kind::HaproxyTemplate => haproxy(folder.path(), guarded, &[TEMPLATE]),
@@ -66,6 +76,7 @@ impl Ground {
 
     pub(crate) fn config(&self) -> DriverConfig {
         match &self.registry {
+            RealRegistry::Consul { process, .. } => self.config_at(&process.address().to_string()),
             RealRegistry::Http(server) => self.config_at(server.url.trim_start_matches("http://")),
             RealRegistry::Haproxy { tls, .. } if self.guarded => self.haproxy_config(vec![format!("localhost:{}", tls.port())]),
             RealRegistry::Haproxy { processes, .. } => {
@@ -76,11 +87,10 @@ impl Ground {
 
     /// The same, at another address.
     pub(crate) fn config_at(&self, address: &str) -> DriverConfig {
+        let token = self.guarded.then(|| "credential".to_owned());
         match self.registry {
-            RealRegistry::Http(_) => {
-                let token = self.guarded.then(|| "credential".to_owned());
-                DriverConfig::Http(HttpConfig { url: format!("http://{address}"), token, ca: None })
-            }
+            RealRegistry::Consul { .. } => DriverConfig::Consul(ConsulConfig { address: format!("http://{address}"), token, ca: None }),
+            RealRegistry::Http(_) => DriverConfig::Http(HttpConfig { url: format!("http://{address}"), token, ca: None }),
             RealRegistry::Haproxy { .. } => self.haproxy_config(vec![address.to_owned()]),
         }
     }
@@ -92,7 +102,7 @@ impl Ground {
     pub(crate) fn service(&self) -> &'static str {
         match self.registry {
             RealRegistry::Http(_) => "shop/web",
-            RealRegistry::Haproxy { .. } => "web",
+            RealRegistry::Consul { .. } | RealRegistry::Haproxy { .. } => "web",
         }
     }
 
@@ -107,6 +117,10 @@ impl Ground {
     /// Puts a target in that is not ours.
     pub(crate) async fn put_foreign(&self, address: SocketAddr) {
         match &self.registry {
+            RealRegistry::Consul { process, .. } => {
+                let service = json!({"Service": "web", "ID": "other", "Address": address.ip(), "Port": address.port()});
+                process.put("catalog/register", &json!({"Node": "machine", "Address": "127.0.0.1", "Service": service})).await;
+            }
             RealRegistry::Http(server) => {
                 let url = format!("{}/v1/services/shop%2Fweb/targets/{address}/other", server.url);
                 let client = Client::builder().no_proxy().build().unwrap();
@@ -123,8 +137,14 @@ impl Ground {
     }
 
     /// Changes the credential on the registry's side.
-    pub(crate) fn change_credential_there(&self) {
+    pub(crate) async fn change_credential_there(&self) {
         match &self.registry {
+            RealRegistry::Consul { process, accessor } => {
+                let (secret, _) = process.token(RULES).await;
+                std::fs::write(self.folder.path().join("next"), secret).unwrap();
+                let (status, answer) = process.ask(Method::DELETE, &format!("acl/token/{accessor}"), None).await;
+                assert_eq!(status, 200, "{answer}");
+            }
             RealRegistry::Http(_) => std::fs::write(self.folder.path().join("there"), "second\n").unwrap(),
             RealRegistry::Haproxy { processes, .. } => {
                 let authority = Authority::new("second");
@@ -152,6 +172,19 @@ impl Ground {
         let tls_ca = self.guarded.then(|| "credential".to_owned());
         DriverConfig::Haproxy(HaproxyConfig { addresses, instance_timeout: Duration::from_secs(30), tls_ca, backends })
     }
+}
+
+async fn consul(folder: &Path, guarded: bool) -> RealRegistry {
+    if !guarded {
+        return RealRegistry::Consul { process: Box::new(Consul::start().await), accessor: String::new() };
+    }
+    let authority = Authority::new("consul");
+    let certificate = folder.join("certificate");
+    std::fs::write(&certificate, authority.certificate + &authority.key).unwrap();
+    let process = Consul::start_guarded(&certificate).await;
+    let (secret, accessor) = process.token(RULES).await;
+    std::fs::write(folder.join("credentials/credential"), secret).unwrap();
+    RealRegistry::Consul { process: Box::new(process), accessor }
 }
 
 async fn http(folder: &Path, guarded: bool) -> RealRegistry {
