@@ -12,7 +12,7 @@ STEP := .ci/step
 ROOT := $(filter 0,$(shell id -u))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long simulate scenarios fmt lint audit image packages programs clean
+.PHONY: help demo test test-long zero-loss simulate scenarios fmt lint audit image packages programs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -27,7 +27,11 @@ test: packages programs ## all tests, those on a real cluster included
 test-long: test ## what repeats and soaks, for an hour or so
 	@$(STEP) "many random worlds" env LOCKSTEP_SEEDS=20000 cargo test --locked --test simulation seeds
 	@$(STEP) "deliberate faults are found" cargo test --locked --test simulation sabotage
+	@$(STEP) "requests lost behind HAProxy" cargo test --locked --test cluster -- --ignored zero_loss
 	@for round in 1 2 3; do $(STEP) "cluster tests, again ($$round)" cargo test --locked --test cluster || exit 1; done
+
+zero-loss: packages programs ## requests lost behind a real HAProxy while pods come and go, as a table; ROLLOUTS=3 is quicker
+	@$(STEP) "zero loss" cargo test --locked --test cluster -- --ignored zero_loss
 
 simulate: ## random worlds of the simulation; SEEDS=5000 runs so many, SEED=7 replays one
 	@LOCKSTEP_SEEDS=$(SEEDS) LOCKSTEP_SEED=$(SEED) cargo test --locked --test simulation seeds

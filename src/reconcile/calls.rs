@@ -17,7 +17,7 @@ use super::cluster::{ApiError, Cluster};
 use super::input::Input;
 use super::service::{Applied, Due, Seq, Service};
 use crate::metrics::reconcile::{CallLabels, RegistryLabel};
-use crate::registry::{CALL_TIMEOUT, CallError, Listing, Registry as _, Wait};
+use crate::registry::{CALL_TIMEOUT, CallError, Change, ChangeError, Listing, Registry as _, Wait};
 use crate::target::{PodKey, PodUid, ServiceId};
 
 /// A service is read once in this time, give or take.
@@ -151,6 +151,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             } else {
                 None
             };
+            if let Some(Ok(results)) = &answer {
+                note_refusals(&service, &changes, results);
+            }
             Input::Applied { term: number, service, answer }
         });
         true
@@ -229,6 +232,19 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     fn concern(&mut self, id: &ServiceId, concerned: Vec<PodUid>) {
         self.dirty.extend(concerned);
         self.touched.insert(id.clone());
+    }
+}
+
+/// Says in the registry's own words why changes were not done; on the pod there is room for the kind of trouble only.
+fn note_refusals(service: &ServiceId, changes: &[Change], results: &[Result<(), ChangeError>]) {
+    for (change, result) in changes.iter().zip(results) {
+        match result {
+            Ok(()) | Err(ChangeError::NotFound) => {}
+            Err(error) => {
+                let operation = change.operation.as_str();
+                tracing::warn!(pod = %change.pod, service = %service, operation, target = %change.address, %error, "a registry refuses a change");
+            }
+        }
     }
 }
 

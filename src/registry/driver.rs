@@ -7,7 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+
 use crate::config::{DriverConfig, RegistryConfig};
+use crate::metrics::reconcile::RegistryLabel;
 use crate::reconcile::{Drivers, OpenError};
 use crate::registry::consul::Consul;
 use crate::registry::haproxy::Haproxy;
@@ -30,6 +34,8 @@ pub enum Driver {
 pub struct Opener {
     /// Directory of the credential files.
     pub credentials: PathBuf,
+    /// Where drivers show how many instances are counted out.
+    pub instances_out: Family<RegistryLabel, Gauge>,
 }
 
 impl Drivers for Opener {
@@ -40,7 +46,10 @@ impl Drivers for Opener {
         let missing = |driver| Err(OpenError::NoDriver { name: name.clone(), driver });
         let driver = match &config.driver {
             DriverConfig::Http(config) => Driver::Http(Http::new(config, name, credentials)?),
-            DriverConfig::Haproxy(config) => Driver::Haproxy(Haproxy::new(config, name, cluster, credentials)?),
+            DriverConfig::Haproxy(config) => {
+                let out = self.instances_out.get_or_create(&RegistryLabel { registry: name.clone() }).clone();
+                Driver::Haproxy(Haproxy::new(config, name, cluster, credentials)?.showing(out))
+            }
             DriverConfig::Consul(config) => Driver::Consul(Consul::new(config, name, credentials)?),
             DriverConfig::Aws(_) => return missing("aws"),
         };

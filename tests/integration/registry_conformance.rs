@@ -12,9 +12,11 @@ use lockstep::reconcile::Drivers;
 use lockstep::registry::driver::{Driver, Opener};
 use lockstep::registry::{CALL_TIMEOUT, CallError, Change, ChangeError, DrainKind, Listed, Listing, Operation, Registry, TargetKeys, Wait};
 use lockstep::target::{PodKey, PodUid, TargetState};
+use prometheus_client::metrics::family::Family;
 use rstest::rstest;
 
 use crate::registry_conformance_grounds::{Ground, Kind};
+use crate::stand_in::Fixed;
 
 const CLUSTER: &str = "here";
 /// Longer than any registry of the tests takes for anything.
@@ -227,13 +229,89 @@ async fn a_credential_that_changed_on_disk_counts(
     assert!(matches!(missing, Err(CallError::Unavailable(_))), "nothing is sent without it: {missing:?}");
 }
 
+/// Each call is cut off at another moment, as by a leader that dies, and then made again.
+#[rstest]
+#[tokio::test]
+async fn an_interrupted_call_is_made_good_by_the_next(
+    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
+    let ground = Ground::start(kind).await;
+    let subject = Subject::of(&ground);
+    for micros in [0, 300, 1000, 3000] {
+        // One of its own each time: what was cut off may still be done, but never to the next.
+        let address = ground.address();
+        for operation in [Operation::Register, Operation::Deregister] {
+            let batch = [change(operation, address, "a")];
+            let cut = Duration::from_micros(micros);
+            let _ = tokio::time::timeout(cut, subject.driver.apply(&subject.service, &batch)).await;
+            match operation {
+                Operation::Register => {
+                    subject.until_done(operation, address, "a").await;
+                    subject.until(address, "a", |listed| state(listed) == Some(TargetState::Active)).await;
+                    assert_eq!(subject.listing().await.targets.len(), 1);
+                }
+                Operation::Drain | Operation::Deregister => subject.gone(address, "a").await,
+            }
+        }
+    }
+}
+
+/// More than one request carries, and more than one page holds.
+#[rstest]
+#[tokio::test]
+async fn many_targets_are_listed_whole(
+    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
+    let ground = Ground::start(kind).await;
+    let subject = Subject::of(&ground);
+    let batch = subject.driver.capabilities().batch.get();
+    let count = (2 * batch + 1).min(ground.capacity());
+    let wanted: Vec<SocketAddr> =
+        (0..count).map(|place| SocketAddr::from(([127, 9, 9, 9], 20_000 + u16::try_from(place).unwrap()))).collect();
+    let changes: Vec<Change> =
+        wanted.iter().map(|address| change(Operation::Register, *address, &format!("u{}", address.port()))).collect();
+    for part in changes.chunks(batch) {
+        let results = subject.driver.apply(&subject.service, part).await.unwrap();
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+    }
+    let mut listed: Vec<SocketAddr> = subject.listing().await.targets.iter().map(|listed| listed.address).collect();
+    listed.sort();
+    assert_eq!(listed, wanted);
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_wrong_certificate_is_no_connection(#[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic)] kind: Kind) {
+    let ground = Ground::start_guarded(kind).await;
+    let subject = Subject::with(&ground, &ground.secured().await);
+    subject.listing().await;
+    ground.trust_another();
+    let change = [change(Operation::Drain, ground.address(), "a")];
+    let (listed, applied) = (subject.driver.list(&subject.service, None).await, subject.driver.apply(&subject.service, &change).await);
+    assert!(matches!(&listed, Err(CallError::Unavailable(text)) if text.contains("certificate")), "{listed:?}");
+    assert!(matches!(applied, Err(CallError::Unavailable(_))), "{applied:?}");
+}
+
+/// HAProxy has no word for it.
+#[rstest]
+#[tokio::test]
+async fn who_asks_to_slow_down_is_heard(#[values(Kind::Consul, Kind::Http)] kind: Kind) {
+    let ground = Ground::start(kind).await;
+    let slow = Fixed::with_status(429, "Retry-After: 1\r\n", "slow down");
+    let subject = Subject::with(&ground, &ground.config_at(&slow.address.to_string()));
+    let change = [change(Operation::Register, ground.address(), "a")];
+    let (listed, applied) = (subject.driver.list(&subject.service, None).await, subject.driver.apply(&subject.service, &change).await);
+    assert!(matches!(listed, Err(CallError::Throttled(_))), "{listed:?}");
+    assert!(matches!(applied, Err(CallError::Throttled(_))), "{applied:?}");
+}
+
 impl Subject {
     fn of(ground: &Ground) -> Self {
         Self::with(ground, &ground.config())
     }
 
     fn with(ground: &Ground, driver: &DriverConfig) -> Self {
-        let opener = Opener { credentials: ground.credentials() };
+        let opener = Opener { credentials: ground.credentials(), instances_out: Family::default() };
         let config = RegistryConfig { name: "subject".into(), driver: driver.clone() };
         Self { driver: opener.open(&config, &CLUSTER.into()).unwrap(), service: ground.service().to_owned() }
     }
@@ -249,6 +327,12 @@ impl Subject {
 
     async fn done(&self, operation: Operation, address: SocketAddr, uid: &str) {
         assert_eq!(self.one(operation, address, uid).await, Ok(()), "{operation:?} {address} {uid}");
+    }
+
+    /// Asks until it is answered; an earlier call may be under way still.
+    async fn until_done(&self, operation: Operation, address: SocketAddr, uid: &str) {
+        let asking = async { while self.one(operation, address, uid).await != Ok(()) {} };
+        tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| panic!("{operation:?} {address} {uid} is not done"));
     }
 
     /// Asks until the target is not listed any more, as the reconciler does.

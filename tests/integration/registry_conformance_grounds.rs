@@ -15,6 +15,7 @@ use crate::authority::Authority;
 use crate::consul_process::Consul;
 use crate::haproxy_process::{Haproxy, free_port};
 use crate::registry_ground::Inside;
+use crate::stand_in::Front;
 
 /// A driver, and the way it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub(crate) const RULES: &str = r#"
     node_prefix "" { policy = "read" }
     service "web" { policy = "write" }
 "#;
+/// Slots of the template.
+const SLOTS: usize = 4;
 const TEMPLATE: &str = "backend web\n balance roundrobin\n server-template lockstep 1-4 127.0.0.1:1 check inter 200ms disabled\n";
 const DYNAMIC: &str = "backend web\n balance roundrobin\n";
 
@@ -93,6 +96,40 @@ impl Ground {
             RealRegistry::Http(_) => DriverConfig::Http(HttpConfig { url: format!("http://{address}"), token, ca: None }),
             RealRegistry::Haproxy { .. } => self.haproxy_config(vec![address.to_owned()]),
         }
+    }
+
+    /// The same behind TLS, trusting the authority in the credential file `ca`.
+    pub(crate) async fn secured(&self) -> DriverConfig {
+        let mut config = self.config();
+        let authority = match &mut config {
+            DriverConfig::Consul(consul) => {
+                let front = Front::start(&consul.address).await;
+                (consul.address, consul.ca) = (front.url, Some("ca".to_owned()));
+                front.ca
+            }
+            DriverConfig::Http(http) => {
+                let front = Front::start(&http.url).await;
+                (http.url, http.ca) = (front.url, Some("ca".to_owned()));
+                front.ca
+            }
+            DriverConfig::Haproxy(haproxy) => {
+                haproxy.tls_ca = Some("ca".to_owned());
+                std::fs::read_to_string(self.credentials().join("credential")).unwrap()
+            }
+            DriverConfig::Aws(_) => unreachable!("its API has a certificate of AWS"),
+        };
+        std::fs::write(self.credentials().join("ca"), authority).unwrap();
+        config
+    }
+
+    /// From now on the authority is another one.
+    pub(crate) fn trust_another(&self) {
+        std::fs::write(self.credentials().join("ca"), Authority::new("another").ca).unwrap();
+    }
+
+    /// The most targets that the service takes here.
+    pub(crate) fn capacity(&self) -> usize {
+        if self.kind == Kind::HaproxyTemplate { SLOTS } else { usize::MAX }
     }
 
     pub(crate) fn credentials(&self) -> PathBuf {
