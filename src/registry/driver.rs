@@ -7,20 +7,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::family::Family as Gauges;
 use prometheus_client::metrics::gauge::Gauge;
 
-use crate::config::{DriverConfig, RegistryConfig};
+use crate::config::{DriverConfig, Family, RegistryConfig};
 use crate::metrics::reconcile::RegistryLabel;
 use crate::reconcile::{Drivers, OpenError};
+use crate::registry::aws::Aws;
 use crate::registry::consul::Consul;
 use crate::registry::haproxy::Haproxy;
 use crate::registry::http::Http;
-use crate::registry::{CallError, Capabilities, Change, ChangeError, Listing, Registry, Wait};
+use crate::registry::{CallError, Capabilities, Change, ChangeError, Listing, Pace, Registry, Wait};
 
 /// An opened registry.
 #[derive(Debug)]
 pub enum Driver {
+    /// AWS target groups.
+    Aws(Box<Aws>),
     /// Consul's catalog.
     Consul(Consul),
     /// HAProxy's runtime API.
@@ -35,7 +38,7 @@ pub struct Opener {
     /// Directory of the credential files.
     pub credentials: PathBuf,
     /// Where drivers show how many instances are counted out.
-    pub instances_out: Family<RegistryLabel, Gauge>,
+    pub instances_out: Gauges<RegistryLabel, Gauge>,
 }
 
 impl Drivers for Opener {
@@ -43,7 +46,6 @@ impl Drivers for Opener {
 
     fn open(&self, config: &RegistryConfig, cluster: &Arc<str>) -> Result<Arc<Driver>, OpenError> {
         let (name, credentials) = (&config.name, self.credentials.as_path());
-        let missing = |driver| Err(OpenError::NoDriver { name: name.clone(), driver });
         let driver = match &config.driver {
             DriverConfig::Http(config) => Driver::Http(Http::new(config, name, credentials)?),
             DriverConfig::Haproxy(config) => {
@@ -51,7 +53,7 @@ impl Drivers for Opener {
                 Driver::Haproxy(Haproxy::new(config, name, cluster, credentials)?.showing(out))
             }
             DriverConfig::Consul(config) => Driver::Consul(Consul::new(config, name, credentials)?),
-            DriverConfig::Aws(_) => return missing("aws"),
+            DriverConfig::Aws(config) => Driver::Aws(Box::new(Aws::new(config, name, cluster)?)),
         };
         Ok(Arc::new(driver))
     }
@@ -60,6 +62,7 @@ impl Drivers for Opener {
 impl Registry for Driver {
     fn capabilities(&self) -> Capabilities {
         match self {
+            Self::Aws(driver) => driver.capabilities(),
             Self::Consul(driver) => driver.capabilities(),
             Self::Haproxy(driver) => driver.capabilities(),
             Self::Http(driver) => driver.capabilities(),
@@ -68,6 +71,7 @@ impl Registry for Driver {
 
     async fn list(&self, service: &str, wait: Option<Wait>) -> Result<Listing, CallError> {
         match self {
+            Self::Aws(driver) => driver.list(service, wait).await,
             Self::Consul(driver) => driver.list(service, wait).await,
             Self::Haproxy(driver) => driver.list(service, wait).await,
             Self::Http(driver) => driver.list(service, wait).await,
@@ -76,6 +80,7 @@ impl Registry for Driver {
 
     async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
         match self {
+            Self::Aws(driver) => driver.apply(service, changes).await,
             Self::Consul(driver) => driver.apply(service, changes).await,
             Self::Haproxy(driver) => driver.apply(service, changes).await,
             Self::Http(driver) => driver.apply(service, changes).await,
@@ -84,9 +89,28 @@ impl Registry for Driver {
 
     async fn drain_delay(&self, service: &str) -> Result<Option<Duration>, CallError> {
         match self {
+            Self::Aws(driver) => driver.drain_delay(service).await,
             Self::Consul(driver) => driver.drain_delay(service).await,
             Self::Haproxy(driver) => driver.drain_delay(service).await,
             Self::Http(driver) => driver.drain_delay(service).await,
+        }
+    }
+
+    fn family(&self, service: &str) -> Option<Family> {
+        match self {
+            Self::Aws(driver) => driver.family(service),
+            Self::Consul(driver) => driver.family(service),
+            Self::Haproxy(driver) => driver.family(service),
+            Self::Http(driver) => driver.family(service),
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        match self {
+            Self::Aws(driver) => driver.pace(),
+            Self::Consul(driver) => driver.pace(),
+            Self::Haproxy(driver) => driver.pace(),
+            Self::Http(driver) => driver.pace(),
         }
     }
 }

@@ -7,12 +7,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep::config::{DriverConfig, RegistryConfig};
-use lockstep::reconcile::Drivers;
-use lockstep::registry::driver::{Driver, Opener};
+use lockstep::config::DriverConfig;
+use lockstep::registry::driver::Driver;
 use lockstep::registry::{CALL_TIMEOUT, CallError, Change, ChangeError, DrainKind, Listed, Listing, Operation, Registry, TargetKeys, Wait};
 use lockstep::target::{PodKey, PodUid, TargetState};
-use prometheus_client::metrics::family::Family;
 use rstest::rstest;
 
 use crate::registry_conformance_grounds::{Ground, Kind};
@@ -31,7 +29,7 @@ struct Subject {
 #[rstest]
 #[tokio::test]
 async fn a_target_is_registered_drained_and_deregistered(
-    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -55,7 +53,7 @@ async fn a_target_is_registered_drained_and_deregistered(
 #[rstest]
 #[tokio::test]
 async fn repeated_and_reordered_calls_do_no_harm(
-    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -87,7 +85,7 @@ async fn repeated_and_reordered_calls_do_no_harm(
 #[rstest]
 #[tokio::test]
 async fn foreign_targets_are_shown_and_left_alone(
-    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -116,7 +114,7 @@ async fn foreign_targets_are_shown_and_left_alone(
 #[rstest]
 #[tokio::test]
 async fn a_newcomer_on_a_reused_address_is_not_removed(
-    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -136,7 +134,7 @@ async fn a_newcomer_on_a_reused_address_is_not_removed(
 #[rstest]
 #[tokio::test]
 async fn each_change_of_a_batch_has_its_own_result(
-    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -159,7 +157,7 @@ async fn each_change_of_a_batch_has_its_own_result(
 #[rstest]
 #[tokio::test]
 async fn a_blocking_read_is_answered_by_a_change(
-    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -183,7 +181,7 @@ async fn a_blocking_read_is_answered_by_a_change(
 #[rstest]
 #[tokio::test]
 async fn a_silent_endpoint_is_a_timeout(
-    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -200,7 +198,7 @@ async fn a_silent_endpoint_is_a_timeout(
 #[rstest]
 #[tokio::test]
 async fn a_refused_connection_certainly_left_nothing(
-    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -214,7 +212,7 @@ async fn a_refused_connection_certainly_left_nothing(
 #[rstest]
 #[tokio::test]
 async fn a_credential_that_changed_on_disk_counts(
-    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start_guarded(kind).await;
     let subject = Subject::of(&ground);
@@ -233,7 +231,7 @@ async fn a_credential_that_changed_on_disk_counts(
 #[rstest]
 #[tokio::test]
 async fn an_interrupted_call_is_made_good_by_the_next(
-    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -260,7 +258,7 @@ async fn an_interrupted_call_is_made_good_by_the_next(
 #[rstest]
 #[tokio::test]
 async fn many_targets_are_listed_whole(
-    #[values(Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -311,9 +309,7 @@ impl Subject {
     }
 
     fn with(ground: &Ground, driver: &DriverConfig) -> Self {
-        let opener = Opener { credentials: ground.credentials(), instances_out: Family::default() };
-        let config = RegistryConfig { name: "subject".into(), driver: driver.clone() };
-        Self { driver: opener.open(&config, &CLUSTER.into()).unwrap(), service: ground.service().to_owned() }
+        Self { driver: ground.open(driver, CLUSTER), service: ground.service().to_owned() }
     }
 
     async fn listing(&self) -> Listing {

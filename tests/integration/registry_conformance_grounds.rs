@@ -3,23 +3,30 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockstep::config::{ConsulConfig, DriverConfig, HaproxyBackend, HaproxyConfig, HttpConfig, Servers};
+use lockstep::config::{ConsulConfig, DriverConfig, HaproxyBackend, HaproxyConfig, HttpConfig, RegistryConfig, Servers};
+use lockstep::reconcile::Drivers;
+use lockstep::registry::driver::{Driver, Opener};
+use prometheus_client::metrics::family::Family;
 use reqwest::{Client, Method};
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::authority::Authority;
 use crate::consul_process::Consul;
+use crate::elbv2::Simulator;
+use crate::elbv2::model::Group;
 use crate::haproxy_process::{Haproxy, free_port};
+use crate::registry_aws_ground as aws;
 use crate::registry_ground::Inside;
 use crate::stand_in::Front;
 
 /// A driver, and the way it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    Aws,
     Consul,
     Http,
     HaproxyDynamic,
@@ -38,6 +45,7 @@ pub(crate) struct Ground {
 }
 
 enum RealRegistry {
+    Aws { simulator: Simulator, arn: String },
     Consul { process: Box<Consul>, accessor: String },
     Http(Inside),
     Haproxy { processes: Mutex<Vec<Haproxy>>, tls: SocketAddr },
@@ -68,6 +76,7 @@ impl Ground {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("credentials")).unwrap();
         let registry = match kind {
+            Kind::Aws => elbv2(folder.path()).await,
             Kind::Consul => consul(folder.path(), guarded).await,
             Kind::Http => http(folder.path(), guarded).await,
             Kind::HaproxyDynamic => haproxy(folder.path(), guarded, &[DYNAMIC]),
@@ -77,8 +86,19 @@ impl Ground {
         Self { kind, folder, registry, guarded, endpoints: Mutex::default() }
     }
 
+    /// The driver of those settings; the credentials of an AWS account stand in the credential file here.
+    pub(crate) fn open(&self, driver: &DriverConfig, cluster: &str) -> Arc<Driver> {
+        if let DriverConfig::Aws(config) = driver {
+            let credentials = aws::in_file(&self.credentials().join("credential"));
+            return Arc::new(Driver::Aws(Box::new(aws::with_credentials(config, credentials))));
+        }
+        let config = RegistryConfig { name: "subject".into(), driver: driver.clone() };
+        Opener { credentials: self.credentials(), instances_out: Family::default() }.open(&config, &cluster.into()).unwrap()
+    }
+
     pub(crate) fn config(&self) -> DriverConfig {
         match &self.registry {
+            RealRegistry::Aws { simulator, .. } => self.config_at(simulator.url.trim_start_matches("http://")),
             RealRegistry::Consul { process, .. } => self.config_at(&process.address().to_string()),
             RealRegistry::Http(server) => self.config_at(server.url.trim_start_matches("http://")),
             RealRegistry::Haproxy { tls, .. } if self.guarded => self.haproxy_config(vec![format!("localhost:{}", tls.port())]),
@@ -92,6 +112,7 @@ impl Ground {
     pub(crate) fn config_at(&self, address: &str) -> DriverConfig {
         let token = self.guarded.then(|| "credential".to_owned());
         match self.registry {
+            RealRegistry::Aws { .. } => DriverConfig::Aws(aws::config(&format!("http://{address}"))),
             RealRegistry::Consul { .. } => DriverConfig::Consul(ConsulConfig { address: format!("http://{address}"), token, ca: None }),
             RealRegistry::Http(_) => DriverConfig::Http(HttpConfig { url: format!("http://{address}"), token, ca: None }),
             RealRegistry::Haproxy { .. } => self.haproxy_config(vec![address.to_owned()]),
@@ -136,8 +157,9 @@ impl Ground {
         self.folder.path().join("credentials")
     }
 
-    pub(crate) fn service(&self) -> &'static str {
-        match self.registry {
+    pub(crate) fn service(&self) -> &str {
+        match &self.registry {
+            RealRegistry::Aws { arn, .. } => arn,
             RealRegistry::Http(_) => "shop/web",
             RealRegistry::Consul { .. } | RealRegistry::Haproxy { .. } => "web",
         }
@@ -154,6 +176,10 @@ impl Ground {
     /// Puts a target in that is not ours.
     pub(crate) async fn put_foreign(&self, address: SocketAddr) {
         match &self.registry {
+            RealRegistry::Aws { simulator, arn } => {
+                simulator.model().put(arn, address);
+                simulator.pass(Duration::from_secs(60));
+            }
             RealRegistry::Consul { process, .. } => {
                 let service = json!({"Service": "web", "ID": "other", "Address": address.ip(), "Port": address.port()});
                 process.put("catalog/register", &json!({"Node": "machine", "Address": "127.0.0.1", "Service": service})).await;
@@ -176,6 +202,7 @@ impl Ground {
     /// Changes the credential on the registry's side.
     pub(crate) async fn change_credential_there(&self) {
         match &self.registry {
+            RealRegistry::Aws { simulator, .. } => _ = simulator.model().refused_keys.insert("AKIDFIRST".into(), "InvalidClientTokenId"),
             RealRegistry::Consul { process, accessor } => {
                 let (secret, _) = process.token(RULES).await;
                 std::fs::write(self.folder.path().join("next"), secret).unwrap();
@@ -209,6 +236,16 @@ impl Ground {
         let tls_ca = self.guarded.then(|| "credential".to_owned());
         DriverConfig::Haproxy(HaproxyConfig { addresses, instance_timeout: Duration::from_secs(30), tls_ca, backends })
     }
+}
+
+async fn elbv2(folder: &Path) -> RealRegistry {
+    let simulator = Simulator::start().await;
+    let arn = simulator.model().add("web", Group { delay: 30, ..Group::default() });
+    // Somebody who waits sees time pass.
+    simulator.model().tick = Duration::from_secs(10);
+    std::fs::write(folder.join("credentials/credential"), "AKIDFIRST\n").unwrap();
+    std::fs::write(folder.join("next"), "AKIDSECOND\n").unwrap();
+    RealRegistry::Aws { simulator, arn }
 }
 
 async fn consul(folder: &Path, guarded: bool) -> RealRegistry {
