@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helper functions too")]
 
+mod admission_case;
 mod admission_cases;
 mod admission_checks;
+mod admission_findings;
+mod admission_pods;
 mod admission_properties;
 mod authority;
 mod certificates;
@@ -14,6 +17,7 @@ mod haproxy_process;
 mod memory_api;
 mod metrics;
 mod registry_aws;
+mod registry_aws_chain;
 mod registry_aws_ground;
 mod registry_aws_life;
 mod registry_aws_peers;

@@ -57,7 +57,7 @@ pub(crate) const RULES: &str = r#"
     node_prefix "" { policy = "read" }
     service "web" { policy = "write" }
 "#;
-/// Slots of the template.
+/// Those of [`TEMPLATE`].
 const SLOTS: usize = 4;
 const TEMPLATE: &str = "backend web\n balance roundrobin\n server-template lockstep 1-4 127.0.0.1:1 check inter 200ms disabled\n";
 const DYNAMIC: &str = "backend web\n balance roundrobin\n";
@@ -119,40 +119,6 @@ impl Ground {
         }
     }
 
-    /// The same behind TLS, trusting the authority in the credential file `ca`.
-    pub(crate) async fn secured(&self) -> DriverConfig {
-        let mut config = self.config();
-        let authority = match &mut config {
-            DriverConfig::Consul(consul) => {
-                let front = Front::start(&consul.address).await;
-                (consul.address, consul.ca) = (front.url, Some("ca".to_owned()));
-                front.ca
-            }
-            DriverConfig::Http(http) => {
-                let front = Front::start(&http.url).await;
-                (http.url, http.ca) = (front.url, Some("ca".to_owned()));
-                front.ca
-            }
-            DriverConfig::Haproxy(haproxy) => {
-                haproxy.tls_ca = Some("ca".to_owned());
-                std::fs::read_to_string(self.credentials().join("credential")).unwrap()
-            }
-            DriverConfig::Aws(_) => unreachable!("its API has a certificate of AWS"),
-        };
-        std::fs::write(self.credentials().join("ca"), authority).unwrap();
-        config
-    }
-
-    /// From now on the authority is another one.
-    pub(crate) fn trust_another(&self) {
-        std::fs::write(self.credentials().join("ca"), Authority::new("another").ca).unwrap();
-    }
-
-    /// The most targets that the service takes here.
-    pub(crate) fn capacity(&self) -> usize {
-        if self.kind == Kind::HaproxyTemplate { SLOTS } else { usize::MAX }
-    }
-
     pub(crate) fn credentials(&self) -> PathBuf {
         self.folder.path().join("credentials")
     }
@@ -163,6 +129,31 @@ impl Ground {
             RealRegistry::Http(_) => "shop/web",
             RealRegistry::Consul { .. } | RealRegistry::Haproxy { .. } => "web",
         }
+    }
+
+    /// The same behind TLS, with a certificate that the driver is given no reason to trust.
+    pub(crate) async fn config_of_a_stranger(&self) -> DriverConfig {
+        std::fs::write(self.folder.path().join("credentials/stranger"), Authority::new("stranger").ca).unwrap();
+        let ca = Some("stranger".to_owned());
+        match &self.registry {
+            RealRegistry::Aws { simulator, .. } => DriverConfig::Aws(aws::config(&Front::start(&simulator.url).await.url)),
+            RealRegistry::Consul { process, .. } => {
+                let address = Front::start(&process.address().to_string()).await.url;
+                DriverConfig::Consul(ConsulConfig { address, token: Some("credential".to_owned()), ca })
+            }
+            RealRegistry::Http(server) => {
+                DriverConfig::Http(HttpConfig { url: Front::start(&server.url).await.url, token: Some("credential".to_owned()), ca })
+            }
+            RealRegistry::Haproxy { .. } => match self.config() {
+                DriverConfig::Haproxy(config) => DriverConfig::Haproxy(HaproxyConfig { tls_ca: ca, ..config }),
+                other => other,
+            },
+        }
+    }
+
+    /// The most targets that the service takes here.
+    pub(crate) fn room(&self) -> usize {
+        if self.kind == Kind::HaproxyTemplate { SLOTS } else { usize::MAX }
     }
 
     /// An endpoint that nobody else has.
