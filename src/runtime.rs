@@ -133,7 +133,8 @@ impl Parts {
             let (tell, told) = watch::channel(Seen::Nothing);
             let secret_path = format!("/api/v1/namespaces/{}/secrets/{}", args.namespace, args.certificate_secret);
             let name = args.webhook_configuration.clone();
-            let healer = Bundle { api: self.api.clone(), clock: self.clock.clone(), kind, name, secret_path };
+            let (api, clock, namespace) = (self.api.clone(), self.clock.clone(), args.namespace.clone());
+            let healer = Bundle { api, clock, kind, name, namespace, secret_path };
             tasks.start("caBundle", healer.run(wanted_bundle.clone(), tell));
             seen.push(told);
         }

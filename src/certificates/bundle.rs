@@ -3,6 +3,7 @@
 //! Server-side apply, so that helm and GitOps tools, which never render the field, have no quarrel with us about it.
 //!
 //! Invariant: before a caBundle is replaced the Secret is read once more: a replica whose watch is late never puts an old bundle back.
+//! Invariant: only webhooks that call us are written: two installations that share a configuration by accident do not fight over it.
 //! Absent on purpose: any other field of the configurations; the chart owns them.
 
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub struct Bundle {
     pub kind: Kind,
     /// Name of the configuration.
     pub name: String,
+    /// Our own namespace: webhooks that call a Service elsewhere are not ours.
+    pub namespace: String,
     /// Path of the Secret whose `ca.crt` it is.
     pub secret_path: String,
 }
@@ -55,7 +58,7 @@ pub struct Bundle {
 pub enum Seen {
     /// Nothing yet, or not the same for each webhook.
     Nothing,
-    /// There is no such configuration, so nobody is called.
+    /// There is no configuration that calls us.
     NotThere,
     /// This caBundle, since then.
     Holds(String, Instant),
@@ -155,7 +158,13 @@ impl Bundle {
 
     fn configurations(&self) -> BoxStream<'static, Webhooks> {
         let collection = self.kind.collection().to_owned();
-        reflect(self.api.clone(), self.clock.clone(), collection, name_query(&self.name), WebhooksReflection)
+        reflect(
+            self.api.clone(),
+            self.clock.clone(),
+            collection,
+            name_query(&self.name),
+            WebhooksReflection { namespace: self.namespace.clone() },
+        )
     }
 }
 
@@ -166,14 +175,16 @@ async fn pause(time: Option<Duration>) {
     }
 }
 
-struct WebhooksReflection;
+struct WebhooksReflection {
+    namespace: String,
+}
 
 impl Reflected for WebhooksReflection {
     type Change = Webhooks;
     type Item = Vec<(String, String)>;
 
     fn decode(&self, json: &str) -> Result<Self::Item, ApiError> {
-        decode::webhooks(json)
+        decode::webhooks(json, &self.namespace)
     }
 
     fn all(&self, items: Vec<Self::Item>) -> Webhooks {
