@@ -120,7 +120,11 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                     self.fetch(uid);
                 }
             }
-            None => {}
+            None => {
+                // The tenure had run out. Where the Lease is renewed after all the term goes on, and nothing else would bring the pod back.
+                entry.backoff.fail(now, jitter);
+                self.retries.insert((entry.backoff.until(), uid.clone()));
+            }
         }
     }
 
