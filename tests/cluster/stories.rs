@@ -16,6 +16,7 @@ pub(crate) mod nodes;
 pub(crate) mod registration;
 pub(crate) mod trouble;
 pub(crate) mod workloads;
+pub(crate) mod zero_loss;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,6 +58,7 @@ pub(crate) const TOGETHER: &[Story] = &[
 
 /// Told afterwards, one after the other, in this order: what is held to a second, and what takes Lockstep down.
 pub(crate) const ALONE: &[Story] = &[
+    ("no_request_is_lost_behind_haproxy", zero_loss::nothing_is_lost),
     ("a_pod_is_ready_only_once_the_registry_acknowledged", registration::ready_once_acknowledged),
     ("a_deleted_pod_is_drained_stopped_after_its_sleep_and_reaped_once_let_go", registration::a_deleted_pod),
     ("the_leader_is_killed_in_the_middle_of_a_rollout", trouble::the_leader_is_killed),
@@ -70,6 +72,9 @@ pub(crate) const ALONE: &[Story] = &[
     ("nobody_is_owed_anything", end::no_debt_is_left),
     ("an_uninstall_in_the_middle_leaves_no_pod_held", end::an_uninstall),
 ];
+
+/// Told only where it is asked for (`--ignored`): it takes half an hour.
+pub(crate) const LONG: &[Story] = &[("zero_loss", zero_loss::everything)];
 
 /// The condition of that type.
 pub(crate) fn condition<'p>(pod: &'p Pod, kind: &str) -> Option<&'p PodCondition> {
