@@ -49,7 +49,7 @@ lint: packages $(DENY) ## formatting, clippy, licences and bans, scripts, chart
 	@$(STEP) "formatting" cargo fmt --check
 	@$(STEP) "clippy" cargo clippy --locked --all-targets -- -D warnings
 	@$(STEP) "bans, licences, sources" $(DENY) --config .deny.toml --log-level error check bans licenses sources
-	@$(STEP) "scripts" shellcheck --severity warning .ci/run .ci/step $$(find tests -maxdepth 2 -type f -exec grep -lE '^#!/bin/(ba)?sh' {} +)
+	@$(STEP) "scripts" shellcheck --severity warning .ci/run .ci/step certs/make $$(find tests -maxdepth 2 -type f -exec grep -lE '^#!/bin/(ba)?sh' {} +)
 	@$(STEP) "chart" sh -c '$$(tests/cluster/build helm)/helm lint --strict --quiet charts/lockstep'
 
 audit: $(DENY) ## known vulnerabilities in what we depend on

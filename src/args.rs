@@ -111,6 +111,9 @@ pub struct ServeArgs {
     /// ConfigMap with the configuration.
     #[arg(long, env = "LOCKSTEP_CONFIG_MAP", default_value = "lockstep-config", value_name = "NAME")]
     pub config_map: String,
+    /// Folder with tls.crt, tls.key and ca.crt that somebody else renews (cert-manager, a private PKI), instead of a CA of our own.
+    #[arg(long, env = "LOCKSTEP_CERTIFICATE_FILES", value_name = "DIR")]
+    pub certificate_files: Option<PathBuf>,
     /// Secret with our CA and serving certificate.
     #[arg(long, env = "LOCKSTEP_CERTIFICATE_SECRET", default_value = "lockstep-certificate", value_name = "NAME")]
     pub certificate_secret: String,

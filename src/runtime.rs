@@ -22,8 +22,10 @@ use tokio::sync::watch;
 
 use crate::admission::Snapshot;
 use crate::args::ServeArgs;
+use crate::certificates::Source;
 use crate::certificates::authority::{Lifetimes, Wanted};
-use crate::certificates::bundle::{Bundle, Kind, Seen};
+use crate::certificates::bundle::{Bundle, Kind, Origin, Seen};
+use crate::certificates::files::Files;
 use crate::certificates::keeper::Keeper;
 use crate::config::Configuration;
 use crate::metrics::Metrics;
@@ -126,28 +128,38 @@ impl Parts {
     }
 
     fn start_certificates(&self, args: &ServeArgs, tasks: &mut Tasks) -> anyhow::Result<()> {
-        let wanted = Wanted::new(certificate_names(args), lifetimes(args))?;
+        let (source, origin) = self.certificate_source(args)?;
         let (bundle, wanted_bundle) = watch::channel(None);
         let mut seen = Vec::new();
         for kind in [Kind::Mutating, Kind::Validating] {
             let (tell, told) = watch::channel(Seen::Nothing);
-            let secret_path = format!("/api/v1/namespaces/{}/secrets/{}", args.namespace, args.certificate_secret);
             let name = args.webhook_configuration.clone();
-            let healer = Bundle { api: self.api.clone(), clock: self.clock.clone(), kind, name, secret_path };
+            let healer = Bundle { api: self.api.clone(), clock: self.clock.clone(), kind, name, origin: origin.clone() };
             tasks.start("caBundle", healer.run(wanted_bundle.clone(), tell));
             seen.push(told);
         }
+        tasks.start("certificates", source.run(bundle, seen));
+        Ok(())
+    }
+
+    fn certificate_source(&self, args: &ServeArgs) -> anyhow::Result<(Source, Origin)> {
+        let (serving, metrics, clock) = (self.readiness.certificate.clone(), self.metrics.clone(), self.clock.clone());
+        if let Some(folder) = args.certificate_files.clone() {
+            // Whoever makes the files need not know the names by which no API server calls.
+            let wanted = Wanted::new(certificate_names(args)[..1].to_vec(), lifetimes(args))?;
+            return Ok((Source::Files(Files { folder, clock, wanted, serving, metrics }), Origin::Replicas));
+        }
         let keeper = Keeper {
             api: self.api.clone(),
-            clock: self.clock.clone(),
+            clock,
             namespace: args.namespace.clone(),
             secret: args.certificate_secret.clone(),
-            wanted,
-            serving: self.readiness.certificate.clone(),
-            metrics: self.metrics.clone(),
+            wanted: Wanted::new(certificate_names(args), lifetimes(args))?,
+            serving,
+            metrics,
         };
-        tasks.start("certificates", keeper.run(bundle, seen));
-        Ok(())
+        let origin = Origin::Secret(keeper.path());
+        Ok((Source::SelfManaged(keeper), origin))
     }
 
     fn start_inputs(&self, _args: &ServeArgs, tasks: &mut Tasks) -> (watch::Receiver<Option<Arc<Configuration>>>, watch::Receiver<Known>) {

@@ -6,6 +6,7 @@ mod admission_cases;
 mod admission_checks;
 mod admission_properties;
 mod authority;
+mod certificate_files;
 mod certificates;
 mod configuration_schema;
 mod haproxy_process;

@@ -37,6 +37,11 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* Secret that the serving certificate is mounted from. */}}
+{{- define "lockstep.certificateSecret" -}}
+{{ if eq .Values.certificates.source "files" }}{{ .Values.certificates.files.secret }}{{ else }}lockstep-issued-certificate{{ end }}
+{{- end }}
+
 {{/* Secret with the token of the chart's own registry. */}}
 {{- define "lockstep.registryTokenSecret" -}}
 {{ .Values.registry.tokenSecret | default "lockstep-registry-token" }}
