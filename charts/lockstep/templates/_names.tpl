@@ -12,6 +12,9 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* The image, by digest where one is given. */}}
@@ -52,4 +55,19 @@ capabilities: {drop: [ALL]}
 helm.sh/hook: pre-delete
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{/* Egress to the cluster's DNS. */}}
+{{- define "lockstep.egressDns" -}}
+- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+{{- end }}
+
+{{/* Egress to the API server, whose address a chart cannot know. */}}
+{{- define "lockstep.egressApiServer" -}}
+- ports: [{{ range $i, $port := .Values.networkPolicy.apiServerPorts }}{{ if $i }}, {{ end }}{port: {{ $port }}, protocol: TCP}{{ end }}]
+{{- end }}
+
+{{/* Scraping by an operator of Prometheus. Argument: its values. */}}
+{{- define "lockstep.scrape" -}}
+- {port: probes, path: /metrics, interval: {{ .interval }}}
 {{- end }}
