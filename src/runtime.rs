@@ -5,6 +5,7 @@
 //! Absent on purpose: what the parts do.
 
 mod configuration;
+pub mod rights;
 mod snapshot;
 mod tasks;
 
@@ -56,6 +57,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let (stop_probes, probes_stopped) = watch::channel(false);
     let mut tasks = Tasks::default();
     let probes = tokio::spawn(parts.probes(&args).await?.run(stopped(probes_stopped)));
+    parts.start_review_of_rights(&args);
     parts.start_certificates(&args, &mut tasks)?;
     let (configuration, delays) = parts.start_inputs(&args, &mut tasks);
     parts.start_snapshot(&args, configuration, delays, &mut tasks);
@@ -125,6 +127,13 @@ impl Parts {
         let limits = Limits { linger: Duration::ZERO, ..Limits::default() };
         let listener = listen(args.probes_listen).await?;
         Ok(Server { listener, transport: Transport::Plain, router, limits, open: Default::default() })
+    }
+
+    /// Beside everything else: it only says what is missing.
+    fn start_review_of_rights(&self, args: &ServeArgs) {
+        let (api, namespace, metrics) = (self.api.clone(), args.namespace.clone(), self.metrics.clone());
+        let own_certificate = args.certificate_files.is_none();
+        tokio::spawn(async move { rights::review(api, namespace, own_certificate, &metrics).await });
     }
 
     fn start_certificates(&self, args: &ServeArgs, tasks: &mut Tasks) -> anyhow::Result<()> {

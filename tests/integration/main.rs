@@ -8,6 +8,7 @@ mod admission_properties;
 mod authority;
 mod certificate_files;
 mod certificates;
+mod chart;
 mod configuration_schema;
 mod haproxy_process;
 mod memory_api;
