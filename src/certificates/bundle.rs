@@ -180,7 +180,8 @@ impl Bundle {
     }
 
     fn applied(&self, healed: &[(&str, String)]) -> Value {
-        let webhook = |(name, bundle): &(&str, String)| json!({ "name": name, "clientConfig": { "caBundle": BASE64_STANDARD.encode(bundle) } });
+        let webhook =
+            |(name, bundle): &(&str, String)| json!({ "name": name, "clientConfig": { "caBundle": BASE64_STANDARD.encode(bundle) } });
         json!({
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": self.kind.object(),

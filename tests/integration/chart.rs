@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/lockstep");
 /// Switches, with what they add to a plain install.
 const SWITCHES: &[(&str, &[&str])] = &[
-    ("certificates.source=certManager", &["Certificate/lockstep", "Certificate/lockstep-ca", "Issuer/lockstep", "Issuer/lockstep-selfsigned"]),
+    (
+        "certificates.source=certManager",
+        &["Certificate/lockstep", "Certificate/lockstep-ca", "Issuer/lockstep", "Issuer/lockstep-selfsigned"],
+    ),
     ("certificates.source=certManager,certificates.certManager.issuerRef.name=mine", &["Certificate/lockstep"]),
     ("certificates.source=files,certificates.files.secret=mine", &[]),
-    (
-        "registry.enabled=true",
-        &["Secret/lockstep-registry-token", "Service/lockstep-registry", "StatefulSet/lockstep-registry"],
-    ),
+    ("registry.enabled=true", &["Secret/lockstep-registry-token", "Service/lockstep-registry", "StatefulSet/lockstep-registry"]),
     ("networkPolicy.enabled=true", &["NetworkPolicy/lockstep", "NetworkPolicy/lockstep-release"]),
     (
         "networkPolicy.enabled=true,registry.enabled=true,registry.tokenSecret=mine,registry.persistence.enabled=false",
@@ -35,10 +35,16 @@ const SWITCHES: &[(&str, &[&str])] = &[
     ("metrics.serviceMonitor.enabled=true", &["Service/lockstep-metrics", "ServiceMonitor/lockstep"]),
     ("metrics.podMonitor.enabled=true,metrics.podMonitor.labels.prometheus=main", &["PodMonitor/lockstep"]),
     ("replicas=3,commonLabels.team=edge,podLabels.tier=core,podAnnotations.note=yes,image.digest=", &[]),
-    ("env[0].name=A,env[0].value=b,volumes[0].name=v,volumes[0].emptyDir.medium=Memory,volumeMounts[0].name=v,volumeMounts[0].mountPath=/v", &[]),
+    (
+        "env[0].name=A,env[0].value=b,volumes[0].name=v,volumes[0].emptyDir.medium=Memory,volumeMounts[0].name=v,volumeMounts[0].mountPath=/v",
+        &[],
+    ),
     ("priorityClassName=system-cluster-critical,imagePullSecrets[0].name=pull,nodeSelector.disk=ssd,tolerations[0].operator=Exists", &[]),
     ("credentials={one,two},serviceAccount.annotations.role=arn,log.format=text,preStopSeconds=8", &[]),
-    ("topologySpreadConstraints[0].topologyKey=rack,topologySpreadConstraints[0].maxSkew=1,topologySpreadConstraints[0].whenUnsatisfiable=DoNotSchedule", &[]),
+    (
+        "topologySpreadConstraints[0].topologyKey=rack,topologySpreadConstraints[0].maxSkew=1,topologySpreadConstraints[0].whenUnsatisfiable=DoNotSchedule",
+        &[],
+    ),
 ];
 
 #[test]
@@ -60,9 +66,14 @@ fn every_kubernetes_that_is_supported_takes_what_is_rendered() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("all.json");
     // Kinds of other projects are not in the schemas.
-    let ours = |object: &Value| !object["apiVersion"].as_str().unwrap().contains("cert-manager.io") && !object["apiVersion"].as_str().unwrap().contains("monitoring.coreos.com");
+    let ours = |object: &Value| {
+        !object["apiVersion"].as_str().unwrap().contains("cert-manager.io")
+            && !object["apiVersion"].as_str().unwrap().contains("monitoring.coreos.com")
+    };
     let all = SWITCHES.iter().map(|(switch, _)| *switch).chain([""]).flat_map(render).filter(ours);
-    let documents: String = all.map(|object| format!("---\n{object}\n")).collect();
+    // Most objects are the same under every switch.
+    let documents: BTreeSet<String> = all.map(|object| format!("---\n{object}\n")).collect();
+    let documents: String = documents.into_iter().collect();
     std::fs::write(&file, documents).unwrap();
     for minor in 30..=37 {
         let ran = Command::new(python_program("kubernetes-validate"))
@@ -95,12 +106,17 @@ fn roles_and_the_rights_that_are_asked_for_are_the_same() {
         let role = rendered.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == "lockstep").unwrap();
         role["rules"].as_array().unwrap().clone()
     };
-    let granted: BTreeSet<String> = rules("ClusterRole").iter().flat_map(|rule| flat("cluster", rule)).chain(rules("Role").iter().flat_map(|rule| flat("own", rule))).collect();
+    let granted: BTreeSet<String> = rules("ClusterRole")
+        .iter()
+        .flat_map(|rule| flat("cluster", rule))
+        .chain(rules("Role").iter().flat_map(|rule| flat("own", rule)))
+        .collect();
     let asked: BTreeSet<String> = RULES
         .iter()
         .flat_map(|rule| {
             let place = if rule.place == Place::Cluster { "cluster" } else { "own" };
-            let object = json!({ "apiGroups": [rule.group], "resources": [rule.resource], "resourceNames": rule.names, "verbs": rule.verbs });
+            let object =
+                json!({ "apiGroups": [rule.group], "resources": [rule.resource], "resourceNames": rule.names, "verbs": rule.verbs });
             flat(place, &object)
         })
         .collect();
@@ -170,8 +186,10 @@ fn flat(place: &str, rule: &Value) -> Vec<String> {
 }
 
 fn named(objects: &[Value]) -> BTreeSet<String> {
-    let all: Vec<String> =
-        objects.iter().map(|object| format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap())).collect();
+    let all: Vec<String> = objects
+        .iter()
+        .map(|object| format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap()))
+        .collect();
     let mut counts = BTreeMap::new();
     all.iter().for_each(|name| *counts.entry(name).or_insert(0) += 1);
     assert!(counts.values().all(|count| *count == 1), "an object is rendered twice: {counts:?}");
