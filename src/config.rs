@@ -160,6 +160,17 @@ pub struct AwsConfig {
     pub endpoint: Option<String>,
     /// Role to assume.
     pub assume_role: Option<String>,
+    /// What its bindings say of each target group, by its ARN.
+    pub groups: BTreeMap<Arc<str>, TargetGroup>,
+}
+
+/// What bindings say of a target group; all of one group say the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetGroup {
+    /// Whether targets are ours to change; observed only if every binding says so.
+    pub mode: Mode,
+    /// States, with reason codes, that count as active too, as `state/ReasonCode`.
+    pub accept_states: Vec<String>,
 }
 
 /// Settings of a `consul` registry.

@@ -7,6 +7,7 @@
 //! Absent on purpose: the HTTP route (`probes`).
 
 pub mod admission;
+pub mod delays;
 pub mod reconcile;
 
 use prometheus_client::encoding::text::encode;
@@ -16,6 +17,7 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Metric, Registry};
 
 use admission::AdmissionMetrics;
+use delays::DelayMetrics;
 use reconcile::ReconcileMetrics;
 
 /// The metrics of one process.
@@ -23,6 +25,8 @@ use reconcile::ReconcileMetrics;
 pub struct Metrics {
     /// The webhook.
     pub admission: AdmissionMetrics,
+    /// Drain delays.
+    pub delays: DelayMetrics,
     /// The reconciler.
     pub reconcile: ReconcileMetrics,
     /// Webhook connections that are open.
@@ -60,6 +64,7 @@ impl Metrics {
         build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION"))]).set(1);
         Self {
             admission: AdmissionMetrics::new(&mut catalog),
+            delays: DelayMetrics::new(&mut catalog),
             reconcile: ReconcileMetrics::new(&mut catalog),
             connections: catalog.add("lockstep_webhook_connections", "Webhook connections that are open", Gauge::default()),
             certificate_expiry: catalog.add(

@@ -6,6 +6,7 @@
 //! Invariant: an error says for certain that nothing left ([`CallError::Unavailable`]) or leaves it open; nothing in between.
 //! Absent on purpose: when to call (`reconcile`), what a state means for a pod (`registration`).
 
+pub mod aws;
 pub mod credentials;
 pub mod delays;
 pub mod driver;
@@ -21,6 +22,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::Family;
 use crate::target::{PodKey, PodUid, TargetState};
 
 /// A call that got no answer is over after this long.
@@ -42,6 +44,41 @@ pub trait Registry: Send + Sync + 'static {
     /// How long the outside may still send traffic to a target after it was drained or deregistered,
     /// with the driver's floor applied; `None` where the registry does not say.
     fn drain_delay(&self, service: &str) -> impl Future<Output = Result<Option<Duration>, CallError>> + Send;
+
+    /// The one family of addresses that `service` takes, where it takes one only and this is known by now.
+    fn family(&self, _service: &str) -> Option<Family> {
+        None
+    }
+
+    /// How many requests it may get; fixed for the life of the value.
+    fn pace(&self) -> Pace {
+        Pace::default()
+    }
+}
+
+/// How many requests a registry may get, by what they do.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pace {
+    /// Requests of every kind.
+    pub calls: Rate,
+    /// Those that carry changes; they count as calls too.
+    pub changes: Rate,
+}
+
+/// Requests over time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// Requests a second in the long run.
+    pub per_second: f64,
+    /// Requests that may come at once after a rest.
+    pub burst: f64,
+}
+
+impl Default for Rate {
+    /// Far above what a rollout needs, far below what hurts a registry that has no quota of its own.
+    fn default() -> Self {
+        Self { per_second: 200.0, burst: 200.0 }
+    }
 }
 
 /// What a registry can do.

@@ -177,7 +177,8 @@ impl Parts {
         tasks.start("configuration", configuration::Follower { cluster, readiness, current }.run());
         let (known, delays) = watch::channel(Known::default());
         let opener = Arc::new(self.opener.clone());
-        tasks.start("drain delays", delays::run(opener, self.clock.clone(), configuration.clone(), known));
+        let answers = delays::Answers { known, metrics: self.metrics.delays.clone() };
+        tasks.start("drain delays", delays::run(opener, self.clock.clone(), configuration.clone(), answers));
         (configuration, delays)
     }
 

@@ -381,10 +381,10 @@ fn agree(all: &[Placed], errors: &mut ConfigErrors) {
     for (i, later) in all.iter().enumerate() {
         for earlier in &all[..i] {
             if later.binding.service == earlier.binding.service
-                && let Some(policy) = backend_difference(&later.binding, &earlier.binding)
+                && let Some(policy) = service_difference(&later.binding, &earlier.binding)
             {
-                let reason = format!("is in the same backend as binding {} and differs in {policy}", earlier.binding.name);
-                errors.push(later.at, later.path.clone(), reason, "write the same in both, or use another backend");
+                let reason = format!("is in the same service as binding {} and differs in {policy}", earlier.binding.name);
+                errors.push(later.at, later.path.clone(), reason, "write the same in both, or use another service");
                 continue;
             }
             if !later.binding.can_share_a_target(&earlier.binding) {
@@ -398,9 +398,15 @@ fn agree(all: &[Placed], errors: &mut ConfigErrors) {
     }
 }
 
-/// What is said of a whole backend holds for each of its servers, whichever binding they come from.
-fn backend_difference(a: &Binding, b: &Binding) -> Option<&'static str> {
-    let policies = [("servers", a.servers != b.servers), ("check", a.check != b.check)];
+/// What is said of a whole service holds for each of its targets, whichever binding they come from.
+fn service_difference(a: &Binding, b: &Binding) -> Option<&'static str> {
+    let policies = [
+        ("servers", a.servers != b.servers),
+        ("check", a.check != b.check),
+        ("exclusive", a.exclusive != b.exclusive),
+        ("acceptStates", a.accept_states != b.accept_states),
+        ("goneWhen", a.gone_when != b.gone_when),
+    ];
     policies.into_iter().find(|(_, differs)| *differs).map(|(policy, _)| policy)
 }
 
@@ -411,9 +417,6 @@ fn difference(a: &Binding, b: &Binding) -> Option<&'static str> {
         ("onUnready", a.on_unready != b.on_unready),
         ("onUnbound", a.on_unbound != b.on_unbound),
         ("weight", a.weight != b.weight),
-        ("exclusive", a.exclusive != b.exclusive),
-        ("acceptStates", a.accept_states != b.accept_states),
-        ("goneWhen", a.gone_when != b.gone_when),
     ];
     policies.into_iter().find(|(_, differs)| *differs).map(|(policy, _)| policy)
 }

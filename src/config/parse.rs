@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::error::{ConfigErrors, nearest, quoted};
 use super::fields::{Field, Fields};
 use super::{
-    Binding, Configuration, DriverConfig, HaproxyBackend, Injection, OnDrainTimeout, OnGateTimeout, PreStop, ProbeGrace, Registration,
-    RegistryConfig,
+    Binding, Configuration, DriverConfig, HaproxyBackend, Injection, Mode, OnDrainTimeout, OnGateTimeout, PreStop, ProbeGrace,
+    Registration, RegistryConfig, TargetGroup,
 };
 use super::{bindings, registries, text};
 use crate::names::{CONFIG_API_VERSION, CONFIG_KIND};
@@ -71,16 +71,29 @@ fn root(field: &Field<'_>, errors: &mut ConfigErrors) -> Configuration {
     let registries = fields.optional("registries").map(|field| registries::read(&field, errors)).unwrap_or_default();
     let bindings = fields.optional("bindings").map(|field| bindings::read(&field, &registries, errors)).unwrap_or_default();
     fields.finish(errors);
-    let registries = registries.into_iter().filter_map(|named| named.config).map(|config| with_backends(config, &bindings)).collect();
+    let registries = registries.into_iter().filter_map(|named| named.config).map(|config| with_services(config, &bindings)).collect();
     Configuration { cluster, injection, registration, registries, bindings }
 }
 
-/// The registry, with what its bindings say of its backends.
-fn with_backends(mut config: RegistryConfig, bindings: &[Binding]) -> RegistryConfig {
-    if let DriverConfig::Haproxy(haproxy) = &mut config.driver {
-        let here = bindings.iter().filter(|binding| binding.service.registry == config.name);
-        let backend = |binding: &Binding| HaproxyBackend { servers: binding.servers, check: binding.check };
-        haproxy.backends = here.map(|binding| (binding.service.service.clone(), backend(binding))).collect();
+/// The registry, with what its bindings say of its services.
+fn with_services(mut config: RegistryConfig, bindings: &[Binding]) -> RegistryConfig {
+    let here = bindings.iter().filter(|binding| binding.service.registry == config.name);
+    match &mut config.driver {
+        DriverConfig::Haproxy(haproxy) => {
+            let backend = |binding: &Binding| HaproxyBackend { servers: binding.servers, check: binding.check };
+            haproxy.backends = here.map(|binding| (binding.service.service.clone(), backend(binding))).collect();
+        }
+        DriverConfig::Aws(aws) => {
+            for binding in here {
+                let accept_states = binding.accept_states.clone();
+                let group = TargetGroup { mode: binding.mode, accept_states };
+                let known = aws.groups.entry(binding.service.service.clone()).or_insert(group);
+                if binding.mode == Mode::Own {
+                    known.mode = Mode::Own;
+                }
+            }
+        }
+        DriverConfig::Consul(_) | DriverConfig::Http(_) => {}
     }
     config
 }
@@ -392,6 +405,28 @@ mod tests {
         let DriverConfig::Haproxy(haproxy) = &configuration.registry("lan").unwrap().driver else { panic!("lan is haproxy") };
         let template = HaproxyBackend { servers: Servers::Template, check: true };
         assert_eq!(haproxy.backends, BTreeMap::from([("web".into(), template)]));
+    }
+
+    #[rstest]
+    #[case::alike("", "", Some(Mode::Own))]
+    #[case::both_observe("mode: observe", "mode: observe", Some(Mode::Observe))]
+    #[case::one_owns("mode: observe", "mode: own", Some(Mode::Own))]
+    #[case::states_differ("acceptStates: [unused/Target.NotInUse]", "", None)]
+    #[case::ends_differ("goneWhen: absent", "", None)]
+    #[case::owners_differ("exclusive: true", "exclusive: false", None)]
+    fn an_aws_registry_knows_what_its_bindings_say_of_their_groups(#[case] first: &str, #[case] second: &str, #[case] mode: Option<Mode>) {
+        let one =
+            |name, more| format!("  - {{name: {name}, namespaces: [{name}], registry: edge, service: \"{GROUP}\", port: 8080, {more}}}\n");
+        let parsed = parse(&with(&format!("bindings:\n{}{}", one("a", first), one("b", second))));
+        let group = parsed.map(|configuration| match &configuration.registry("edge").unwrap().driver {
+            DriverConfig::Aws(aws) => aws.groups.get(GROUP).cloned(),
+            other => panic!("{other:?}"),
+        });
+        match (group, mode) {
+            (Ok(group), Some(mode)) => assert_eq!(group, Some(TargetGroup { mode, accept_states: Vec::new() })),
+            (Err(errors), None) => assert!(errors.to_string().contains("in the same service as binding a"), "{errors}"),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -77,7 +77,8 @@ fn aws(field: &Field<'_>, errors: &mut ConfigErrors) -> Option<AwsConfig> {
     let endpoint = setting(&mut fields, "endpoint", text::ADDRESS, text::url, errors);
     let assume_role = setting(&mut fields, "assumeRole", text::ADDRESS, text::role, errors);
     fields.finish(errors);
-    Some(AwsConfig { region: region?, endpoint, assume_role })
+    // The bindings, which are read later, say what its target groups are.
+    Some(AwsConfig { region: region?, endpoint, assume_role, groups: BTreeMap::new() })
 }
 
 fn consul(field: &Field<'_>, errors: &mut ConfigErrors) -> Option<ConsulConfig> {

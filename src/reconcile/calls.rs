@@ -15,9 +15,10 @@ use super::actor::Actor;
 use super::clock::{Clock, Instant};
 use super::cluster::{ApiError, Cluster};
 use super::input::Input;
+use super::limits::Request;
 use super::service::{Applied, Due, Seq, Service};
 use crate::metrics::reconcile::{CallLabels, RegistryLabel};
-use crate::registry::{CALL_TIMEOUT, CallError, Listing, Registry as _, Wait};
+use crate::registry::{CALL_TIMEOUT, CallError, ChangeError, Listing, Registry as _, Wait};
 use crate::target::{PodKey, PodUid, ServiceId};
 
 /// A service is read once in this time, give or take.
@@ -65,11 +66,11 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             let now = self.clock.now();
             let Some(client) = self.settings.client_mut(&id.registry) else { return };
             let Some(capabilities) = client.capabilities() else { return };
-            let (free, rate) = (client.breaker.free_at(), client.bucket.free_at(now));
+            let Some(free) = client.breaker.free_at() else { return };
             let Some(service) = self.term.as_mut().and_then(|term| term.services.get_mut(id)) else { return };
-            let first = service.due(&capabilities).into_iter().flatten().min_by_key(|due| due.at());
-            let (Some(due), Some(free)) = (first, free) else { return };
-            let at = due.at().max(free).max(rate);
+            let mut possible = |due: Due| (due.at().max(free).max(client.limiter.free_at(due.request(), now)), due);
+            let first = service.due(&capabilities).into_iter().flatten().map(&mut possible).min_by_key(|(at, _)| *at);
+            let Some((at, due)) = first else { return };
             if at > now {
                 self.arm(id, at);
                 return;
@@ -97,6 +98,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let Some(service) = self.term.as_mut().and_then(|term| term.services.get_mut(id)) else { return };
         let concerned = service.applied(answer, seq, now, jitter);
         self.concern(id, concerned);
+        if let Some(error) = answer.and_then(refusal) {
+            tracing::warn!(registry = %id.registry, service = %id.service, %error, "a registry refuses a change");
+        }
     }
 
     /// A read was answered.
@@ -113,6 +117,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         tracing::trace!(elapsed_ms = now.0.as_millis(), service = %id, began = began.0, answer = ?answer, "a service was read");
         let concerned = service.listed(began, answer, now, jitter);
         self.concern(id, concerned);
+        if self.settings.learn_family(id) {
+            self.dirty.extend(self.pods.iter().map(|(uid, _)| uid.clone()));
+        }
         if news {
             self.settle_debts(id);
             self.sweep(id);
@@ -142,7 +149,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             tracing::trace!(elapsed_ms = now.0.as_millis(), service = %id, operation, target = %change.address, uid = %change.uid, "a change is sent");
         }
         client.breaker.call();
-        client.bucket.take(now);
+        client.limiter.take(Request::Change, now);
         term.calls += 1;
         let (number, service, clock, tenure) = (term.number, id.clone(), self.clock.clone(), self.tenure.clone());
         self.post(async move {
@@ -165,7 +172,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let next_audit = now.after(AUDIT.mul_f64(1.0 + AUDIT_SPREAD * (2.0 * jitter - 1.0)));
         let wait = service.begin_read(began, now, next_audit, &capabilities).map(|index| Wait { index, at_most: BLOCK });
         client.breaker.call();
-        client.bucket.take(now);
+        client.limiter.take(Request::Read, now);
         term.calls += usize::from(wait.is_none());
         let (number, service, clock, tenure) = (term.number, id.clone(), self.clock.clone(), self.tenure.clone());
         let limit = if wait.is_some() { BLOCK + CALL_TIMEOUT } else { CALL_TIMEOUT };
@@ -244,6 +251,12 @@ async fn limited<K: Clock, T>(clock: &K, limit: Duration, call: impl Future<Outp
 /// The answer of a request to the API server, within its limit.
 pub(super) async fn api_limited<K: Clock, T>(clock: &K, call: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     limited(clock, API_LIMIT, call).await.unwrap_or_else(|| Err(ApiError::Unreachable("no answer in time".to_owned())))
+}
+
+/// The first refusal of an answer, in the registry's own words: those of one batch are mostly alike.
+fn refusal(answer: &Applied) -> Option<&ChangeError> {
+    let refused = |result: &&Result<(), ChangeError>| !matches!(result, Ok(()) | Err(ChangeError::NotFound | ChangeError::Throttled(_)));
+    answer.as_ref().ok()?.iter().find(refused)?.as_ref().err()
 }
 
 /// What came of a call, as a label.

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use super::clock::Instant;
+use crate::registry::{Pace, Rate};
 
 /// First pause after a failure.
 pub const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -15,10 +16,6 @@ pub const RETRY_FIRST: Duration = Duration::from_secs(1);
 pub const RETRY_CAP: Duration = Duration::from_secs(15);
 /// So many calls in a row that reached nobody open the breaker.
 pub const BREAKER_AFTER: u32 = 5;
-/// Requests a second to one registry: far above what a rollout needs, far below what hurts a registry.
-pub const RATE: f64 = 200.0;
-/// Requests to one registry that may come at once.
-pub const BURST: f64 = 200.0;
 
 /// Pause that grows with each failure in a row.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,9 +31,26 @@ pub struct Breaker {
     probing: bool,
 }
 
+/// Keeps the requests to one registry within its pace.
+#[derive(Clone, Copy, Debug)]
+pub struct Limiter {
+    calls: Bucket,
+    changes: Bucket,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Asks.
+    Read,
+    /// Changes.
+    Change,
+}
+
 /// A budget of requests that fills with time.
 #[derive(Clone, Copy, Debug)]
-pub struct Bucket {
+struct Bucket {
+    rate: Rate,
     tokens: f64,
     filled: Instant,
 }
@@ -99,28 +113,48 @@ impl Breaker {
     }
 }
 
-impl Default for Bucket {
-    fn default() -> Self {
-        Self { tokens: BURST, filled: Instant::default() }
+impl Limiter {
+    /// One that has not been used yet.
+    pub fn new(pace: Pace) -> Self {
+        Self { calls: Bucket::new(pace.calls), changes: Bucket::new(pace.changes) }
+    }
+
+    /// When such a request may be made.
+    pub fn free_at(&mut self, request: Request, now: Instant) -> Instant {
+        let calls = self.calls.free_at(now);
+        match request {
+            Request::Read => calls,
+            Request::Change => calls.max(self.changes.free_at(now)),
+        }
+    }
+
+    /// Such a request is made.
+    pub fn take(&mut self, request: Request, now: Instant) {
+        self.calls.take(now);
+        if request == Request::Change {
+            self.changes.take(now);
+        }
     }
 }
 
 impl Bucket {
-    /// When a request may be made.
-    pub fn free_at(&mut self, now: Instant) -> Instant {
-        self.fill(now);
-        if self.tokens >= 1.0 { now } else { now.after(Duration::from_secs_f64((1.0 - self.tokens) / RATE)) }
+    fn new(rate: Rate) -> Self {
+        Self { rate, tokens: rate.burst, filled: Instant::default() }
     }
 
-    /// A request is made.
-    pub fn take(&mut self, now: Instant) {
+    fn free_at(&mut self, now: Instant) -> Instant {
+        self.fill(now);
+        if self.tokens >= 1.0 { now } else { now.after(Duration::from_secs_f64((1.0 - self.tokens) / self.rate.per_second)) }
+    }
+
+    fn take(&mut self, now: Instant) {
         self.fill(now);
         self.tokens = (self.tokens - 1.0).max(0.0);
     }
 
     fn fill(&mut self, now: Instant) {
         let passed = now.since(self.filled).as_secs_f64();
-        self.tokens = (self.tokens + passed * RATE).min(BURST);
+        self.tokens = (self.tokens + passed * self.rate.per_second).min(self.rate.burst);
         self.filled = now;
     }
 }
@@ -173,12 +207,26 @@ mod tests {
 
     #[test]
     fn a_bucket_runs_dry_and_fills() {
-        let mut bucket = Bucket::default();
+        let mut limiter = Limiter::new(Pace::default());
         for _ in 0..200 {
-            assert_eq!(bucket.free_at(at(1)), at(1));
-            bucket.take(at(1));
+            assert_eq!(limiter.free_at(Request::Change, at(1)), at(1));
+            limiter.take(Request::Change, at(1));
         }
-        assert!(bucket.free_at(at(1)) > at(1));
-        assert_eq!(bucket.free_at(at(2)), at(2));
+        assert!(limiter.free_at(Request::Change, at(1)) > at(1));
+        assert_eq!(limiter.free_at(Request::Change, at(2)), at(2));
+    }
+
+    #[test]
+    fn changes_have_a_pace_of_their_own_and_count_as_calls() {
+        let rate = |per_second, burst| Rate { per_second, burst };
+        let mut limiter = Limiter::new(Pace { calls: rate(1.0, 3.0), changes: rate(0.5, 1.0) });
+        limiter.take(Request::Change, at(10));
+        assert_eq!(limiter.free_at(Request::Change, at(10)), at(12));
+        for _ in 0..2 {
+            assert_eq!(limiter.free_at(Request::Read, at(10)), at(10));
+            limiter.take(Request::Read, at(10));
+        }
+        assert_eq!(limiter.free_at(Request::Read, at(10)), at(11));
+        assert_eq!(limiter.free_at(Request::Read, at(1000)), at(1000));
     }
 }

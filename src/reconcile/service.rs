@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::budget::Budget;
 use super::clock::Instant;
-use super::limits::Backoff;
+use super::limits::{Backoff, Request};
 use crate::registration::observe::{Doing, Facts, Outcome, Seen, Traits, Trouble};
 use crate::registry::{CallError, Capabilities, Change, ChangeError, DrainKind, Listed, Listing, Operation, TargetKeys};
 use crate::target::{PodUid, ServiceId, TargetState};
@@ -91,6 +91,14 @@ impl Due {
     pub fn at(self) -> Instant {
         match self {
             Self::Apply(at) | Self::Read(at) => at,
+        }
+    }
+
+    /// What the request does.
+    pub fn request(self) -> Request {
+        match self {
+            Self::Apply(_) => Request::Change,
+            Self::Read(_) => Request::Read,
         }
     }
 }

@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Drivers;
-use super::limits::{Breaker, Bucket};
-use crate::config::{self, Configuration, RegistryConfig};
+use super::limits::{Breaker, Limiter};
+use crate::config::{self, Configuration, Family, RegistryConfig};
 use crate::registration::observe::Traits;
-use crate::registry::{Capabilities, Registry};
+use crate::registry::{Capabilities, Pace, Registry};
 use crate::target::ServiceId;
 
 /// The configuration in force, and what came of the newest text.
@@ -22,6 +22,10 @@ pub struct Settings<R> {
     pub text: Option<Arc<str>>,
     /// What is wrong with the newest text.
     pub problem: Option<String>,
+    /// The newest good configuration as it is written: `family: auto` may mean another family in the one in force.
+    written: Option<Configuration>,
+    /// Services that take one family of addresses only.
+    families: BTreeMap<ServiceId, Family>,
     registries: BTreeMap<Arc<str>, Client<R>>,
 }
 
@@ -35,13 +39,13 @@ pub struct Client<R> {
     /// Lets it rest while it cannot be reached.
     pub breaker: Breaker,
     /// How many requests it gets.
-    pub bucket: Bucket,
+    pub limiter: Limiter,
 }
 
 impl<R> Default for Settings<R> {
     /// No configuration yet.
     fn default() -> Self {
-        Self { current: None, text: None, problem: None, registries: BTreeMap::new() }
+        Self { current: None, text: None, problem: None, written: None, families: BTreeMap::new(), registries: BTreeMap::new() }
     }
 }
 
@@ -100,8 +104,28 @@ impl<R: Registry> Settings<R> {
         })
     }
 
+    /// A service was read, so its registry may know now which family it takes; whether the configuration in force is another one now.
+    pub fn learn_family(&mut self, service: &ServiceId) -> bool {
+        let registry = self.client(&service.registry).and_then(|client| client.opened.as_ref().ok());
+        let Some(family) = registry.and_then(|registry| registry.family(&service.service)) else { return false };
+        if self.families.insert(service.clone(), family) == Some(family) {
+            return false;
+        }
+        let before = self.current.clone();
+        self.enforce();
+        self.current != before
+    }
+
+    fn enforce(&mut self) {
+        let Some(mut configuration) = self.written.clone() else { return };
+        for binding in configuration.bindings.iter_mut().filter(|binding| binding.family == Family::Auto) {
+            binding.family = self.families.get(&binding.service).copied().unwrap_or(Family::Auto);
+        }
+        self.current = Some(Arc::new(configuration));
+    }
+
     fn apply<D: Drivers<Registry = R>>(&mut self, configuration: Configuration, drivers: &D) -> bool {
-        if self.current.as_deref() == Some(&configuration) {
+        if self.written.as_ref() == Some(&configuration) {
             return false;
         }
         for config in &configuration.registries {
@@ -109,16 +133,19 @@ impl<R: Registry> Settings<R> {
             if known.is_some_and(|client| client.config == *config && client.cluster == configuration.cluster) {
                 continue;
             }
+            let opened = drivers.open(config, &configuration.cluster).map_err(|error| error.to_string());
+            let pace = opened.as_ref().map_or(Pace::default(), |registry| registry.pace());
             let client = Client {
                 config: config.clone(),
                 cluster: Arc::clone(&configuration.cluster),
-                opened: drivers.open(config, &configuration.cluster).map_err(|error| error.to_string()),
+                opened,
                 breaker: Breaker::default(),
-                bucket: Bucket::default(),
+                limiter: Limiter::new(pace),
             };
             self.registries.insert(Arc::clone(&config.name), client);
         }
-        self.current = Some(Arc::new(configuration));
+        self.written = Some(configuration);
+        self.enforce();
         true
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::{CALL_TIMEOUT, CallError, Registry};
 use crate::config::{Configuration, Drain, RegistryConfig};
+use crate::metrics::delays::DelayMetrics;
 use crate::reconcile::Drivers;
 use crate::reconcile::clock::{Clock, Instant};
 use crate::target::ServiceId;
@@ -33,6 +34,22 @@ pub struct Known {
     answers: BTreeMap<ServiceId, (Duration, Instant)>,
 }
 
+/// Where answers go.
+#[derive(Debug)]
+pub struct Answers {
+    /// For admission.
+    pub known: watch::Sender<Known>,
+    /// For people.
+    pub metrics: DelayMetrics,
+}
+
+impl Answers {
+    fn forget(&self, service: &ServiceId) {
+        self.known.send_modify(|known| _ = known.answers.remove(service));
+        self.metrics.forget(service);
+    }
+}
+
 impl Known {
     /// The registry's answer for `service`, unless it is stale.
     pub fn answer(&self, service: &ServiceId, now: Instant) -> Option<Duration> {
@@ -41,18 +58,18 @@ impl Known {
     }
 }
 
-/// Runs for good: asks about every service whose delay comes from its registry, and keeps `known` up to date.
+/// Runs for good: asks about every service whose delay comes from its registry, and keeps `answers` up to date.
 pub async fn run<D: Drivers, K: Clock>(
     drivers: Arc<D>,
     clock: K,
     mut configuration: watch::Receiver<Option<Arc<Configuration>>>,
-    known: watch::Sender<Known>,
+    answers: Answers,
 ) {
     let mut retry = RETRY;
     loop {
         let current = configuration.borrow_and_update().clone();
         let answered = match &current {
-            Some(current) => ask_all(&*drivers, &clock, current, &known).await,
+            Some(current) => ask_all(&*drivers, &clock, current, &answers).await,
             None => true,
         };
         let pause = if answered { REFRESH } else { retry };
@@ -67,16 +84,17 @@ pub async fn run<D: Drivers, K: Clock>(
 }
 
 /// Asks about each service once; answers whether all of them answered.
-async fn ask_all<D: Drivers, K: Clock>(drivers: &D, clock: &K, configuration: &Configuration, known: &watch::Sender<Known>) -> bool {
+async fn ask_all<D: Drivers, K: Clock>(drivers: &D, clock: &K, configuration: &Configuration, answers: &Answers) -> bool {
     let services = services(configuration);
-    known.send_modify(|known| known.answers.retain(|service, _| services.contains(service)));
+    let dropped: Vec<_> = answers.known.borrow().answers.keys().filter(|service| !services.contains(*service)).cloned().collect();
+    dropped.iter().for_each(|service| answers.forget(service));
     let opened = open(drivers, configuration, &services);
     let clients: Vec<_> = services.into_iter().filter_map(|service| Some((opened.get(&service.registry)?.clone(), service))).collect();
     let mut all = true;
     for some in clients.chunks(AT_ONCE) {
         let asked = some.iter().map(|(registry, service)| ask(registry.clone(), service.clone()));
         for (service, answer) in join_all(asked).await {
-            all &= take(&service, answer, clock.now(), known);
+            all &= take(&service, answer, clock, answers);
         }
     }
     all
@@ -100,14 +118,15 @@ async fn ask<R: Registry>(registry: Arc<R>, service: ServiceId) -> (ServiceId, R
     (service, answer.unwrap_or(Err(CallError::Timeout)))
 }
 
-fn take(service: &ServiceId, answer: Result<Option<Duration>, CallError>, now: Instant, known: &watch::Sender<Known>) -> bool {
+fn take<K: Clock>(service: &ServiceId, answer: Result<Option<Duration>, CallError>, clock: &K, answers: &Answers) -> bool {
     match answer {
         Ok(Some(delay)) => {
-            known.send_modify(|known| _ = known.answers.insert(service.clone(), (delay, now)));
+            answers.known.send_modify(|known| _ = known.answers.insert(service.clone(), (delay, clock.now())));
+            answers.metrics.answered(service, delay, clock.wall());
             true
         }
         Ok(None) => {
-            known.send_modify(|known| _ = known.answers.remove(service));
+            answers.forget(service);
             true
         }
         Err(error) => {
@@ -129,6 +148,7 @@ mod tests {
 
     use super::*;
     use crate::config;
+    use crate::metrics::Metrics;
     use crate::reconcile::OpenError;
     use crate::reconcile::tokio_clock::TokioClock;
     use crate::registry::{Capabilities, Change, ChangeError, Listing, Wait};
@@ -183,6 +203,7 @@ bindings:
         fake: Fake,
         clock: TokioClock,
         known: watch::Receiver<Known>,
+        metrics: Metrics,
         _configuration: watch::Sender<Option<Arc<Configuration>>>,
     }
 
@@ -191,8 +212,10 @@ bindings:
         let clock = TokioClock::start();
         let (configuration, configured) = watch::channel(Some(Arc::new(config::parse(TEXT).unwrap())));
         let (sender, known) = watch::channel(Known::default());
-        clock.spawn(run(Arc::new(fake.clone()), clock.clone(), configured, sender));
-        Ground { fake, clock, known, _configuration: configuration }
+        let metrics = Metrics::new();
+        let answers = Answers { known: sender, metrics: metrics.delays.clone() };
+        clock.spawn(run(Arc::new(fake.clone()), clock.clone(), configured, answers));
+        Ground { fake, clock, known, metrics, _configuration: configuration }
     }
 
     impl Ground {
@@ -215,8 +238,11 @@ bindings:
         assert_eq!(*ground.fake.asked.lock().unwrap(), ["a"]);
         ground.answers(Ok(Some(90 * SECOND)));
         assert_eq!(ground.after(REFRESH * 2).await, Some(90 * SECOND));
+        let shown = "lockstep_drain_delay_seconds{registry=\"first\",service=\"a\"} 90.0\n";
+        assert!(ground.metrics.encode().contains(shown), "{}", ground.metrics.encode());
         ground.answers(Ok(None));
         assert_eq!(ground.after(REFRESH * 2).await, None);
+        assert!(!ground.metrics.encode().contains("lockstep_drain_delay_seconds{"));
     }
 
     #[tokio::test(start_paused = true)]

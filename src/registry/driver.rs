@@ -7,15 +7,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::{DriverConfig, RegistryConfig};
+use crate::config::{DriverConfig, Family, RegistryConfig};
 use crate::reconcile::{Drivers, OpenError};
+use crate::registry::aws::Aws;
 use crate::registry::haproxy::Haproxy;
 use crate::registry::http::Http;
-use crate::registry::{CallError, Capabilities, Change, ChangeError, Listing, Registry, Wait};
+use crate::registry::{CallError, Capabilities, Change, ChangeError, Listing, Pace, Registry, Wait};
 
 /// An opened registry.
 #[derive(Debug)]
 pub enum Driver {
+    /// AWS target groups.
+    Aws(Box<Aws>),
     /// HAProxy's runtime API.
     Haproxy(Haproxy),
     /// The open HTTP contract.
@@ -39,7 +42,7 @@ impl Drivers for Opener {
             DriverConfig::Http(config) => Driver::Http(Http::new(config, name, credentials)?),
             DriverConfig::Haproxy(config) => Driver::Haproxy(Haproxy::new(config, name, cluster, credentials)?),
             DriverConfig::Consul(_) => return missing("consul"),
-            DriverConfig::Aws(_) => return missing("aws"),
+            DriverConfig::Aws(config) => Driver::Aws(Box::new(Aws::new(config, name, cluster)?)),
         };
         Ok(Arc::new(driver))
     }
@@ -48,6 +51,7 @@ impl Drivers for Opener {
 impl Registry for Driver {
     fn capabilities(&self) -> Capabilities {
         match self {
+            Self::Aws(driver) => driver.capabilities(),
             Self::Haproxy(driver) => driver.capabilities(),
             Self::Http(driver) => driver.capabilities(),
         }
@@ -55,6 +59,7 @@ impl Registry for Driver {
 
     async fn list(&self, service: &str, wait: Option<Wait>) -> Result<Listing, CallError> {
         match self {
+            Self::Aws(driver) => driver.list(service, wait).await,
             Self::Haproxy(driver) => driver.list(service, wait).await,
             Self::Http(driver) => driver.list(service, wait).await,
         }
@@ -62,6 +67,7 @@ impl Registry for Driver {
 
     async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
         match self {
+            Self::Aws(driver) => driver.apply(service, changes).await,
             Self::Haproxy(driver) => driver.apply(service, changes).await,
             Self::Http(driver) => driver.apply(service, changes).await,
         }
@@ -69,8 +75,25 @@ impl Registry for Driver {
 
     async fn drain_delay(&self, service: &str) -> Result<Option<Duration>, CallError> {
         match self {
+            Self::Aws(driver) => driver.drain_delay(service).await,
             Self::Haproxy(driver) => driver.drain_delay(service).await,
             Self::Http(driver) => driver.drain_delay(service).await,
+        }
+    }
+
+    fn family(&self, service: &str) -> Option<Family> {
+        match self {
+            Self::Aws(driver) => driver.family(service),
+            Self::Haproxy(driver) => driver.family(service),
+            Self::Http(driver) => driver.family(service),
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        match self {
+            Self::Aws(driver) => driver.pace(),
+            Self::Haproxy(driver) => driver.pace(),
+            Self::Http(driver) => driver.pace(),
         }
     }
 }

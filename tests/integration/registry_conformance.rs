@@ -7,9 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep::config::{DriverConfig, RegistryConfig};
-use lockstep::reconcile::Drivers;
-use lockstep::registry::driver::{Driver, Opener};
+use lockstep::config::DriverConfig;
+use lockstep::registry::driver::Driver;
 use lockstep::registry::{CALL_TIMEOUT, CallError, Change, ChangeError, DrainKind, Listed, Listing, Operation, Registry, TargetKeys, Wait};
 use lockstep::target::{PodKey, PodUid, TargetState};
 use rstest::rstest;
@@ -29,7 +28,7 @@ struct Subject {
 #[rstest]
 #[tokio::test]
 async fn a_target_is_registered_drained_and_deregistered(
-    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -53,7 +52,7 @@ async fn a_target_is_registered_drained_and_deregistered(
 #[rstest]
 #[tokio::test]
 async fn repeated_and_reordered_calls_do_no_harm(
-    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -85,7 +84,7 @@ async fn repeated_and_reordered_calls_do_no_harm(
 #[rstest]
 #[tokio::test]
 async fn foreign_targets_are_shown_and_left_alone(
-    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -111,7 +110,7 @@ async fn foreign_targets_are_shown_and_left_alone(
 #[rstest]
 #[tokio::test]
 async fn a_newcomer_on_a_reused_address_is_not_removed(
-    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -131,7 +130,7 @@ async fn a_newcomer_on_a_reused_address_is_not_removed(
 #[rstest]
 #[tokio::test]
 async fn each_change_of_a_batch_has_its_own_result(
-    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -154,7 +153,7 @@ async fn each_change_of_a_batch_has_its_own_result(
 #[rstest]
 #[tokio::test]
 async fn a_blocking_read_is_answered_by_a_change(
-    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -177,7 +176,9 @@ async fn a_blocking_read_is_answered_by_a_change(
 
 #[rstest]
 #[tokio::test]
-async fn a_silent_endpoint_is_a_timeout(#[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind) {
+async fn a_silent_endpoint_is_a_timeout(
+    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
     let ground = Ground::start(kind).await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let subject = Subject::with(&ground, &ground.config_at(&listener.local_addr().unwrap().to_string()));
@@ -193,7 +194,7 @@ async fn a_silent_endpoint_is_a_timeout(#[values(Kind::Http, Kind::HaproxyDynami
 #[rstest]
 #[tokio::test]
 async fn a_refused_connection_certainly_left_nothing(
-    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -207,7 +208,7 @@ async fn a_refused_connection_certainly_left_nothing(
 #[rstest]
 #[tokio::test]
 async fn a_credential_that_changed_on_disk_counts(
-    #[values(Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start_guarded(kind).await;
     let subject = Subject::of(&ground);
@@ -228,9 +229,7 @@ impl Subject {
     }
 
     fn with(ground: &Ground, driver: &DriverConfig) -> Self {
-        let opener = Opener { credentials: ground.credentials() };
-        let config = RegistryConfig { name: "subject".into(), driver: driver.clone() };
-        Self { driver: opener.open(&config, &CLUSTER.into()).unwrap(), service: ground.service().to_owned() }
+        Self { driver: ground.open(driver, CLUSTER), service: ground.service().to_owned() }
     }
 
     async fn listing(&self) -> Listing {

@@ -3,21 +3,27 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockstep::config::{DriverConfig, HaproxyBackend, HaproxyConfig, HttpConfig, Servers};
+use lockstep::config::{DriverConfig, HaproxyBackend, HaproxyConfig, HttpConfig, RegistryConfig, Servers};
+use lockstep::reconcile::Drivers;
+use lockstep::registry::driver::{Driver, Opener};
 use reqwest::Client;
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::authority::Authority;
+use crate::elbv2::Simulator;
+use crate::elbv2::model::Group;
 use crate::haproxy_process::{Haproxy, free_port};
+use crate::registry_aws_ground as aws;
 use crate::registry_ground::Inside;
 
 /// A driver, and the way it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    Aws,
     Http,
     HaproxyDynamic,
     HaproxyTemplate,
@@ -35,6 +41,7 @@ pub(crate) struct Ground {
 }
 
 enum RealRegistry {
+    Aws { simulator: Simulator, arn: String },
     Http(Inside),
     Haproxy { processes: Mutex<Vec<Haproxy>>, tls: SocketAddr },
 }
@@ -56,6 +63,7 @@ impl Ground {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("credentials")).unwrap();
         let registry = match kind {
+            Kind::Aws => elbv2(folder.path()).await,
             Kind::Http => http(folder.path(), guarded).await,
             Kind::HaproxyDynamic => haproxy(folder.path(), guarded, &[DYNAMIC]),
             Kind::HaproxyTemplate => haproxy(folder.path(), guarded, &[TEMPLATE]),
@@ -64,8 +72,19 @@ impl Ground {
         Self { kind, folder, registry, guarded, endpoints: Mutex::default() }
     }
 
+    /// The driver of those settings; the credentials of an AWS account stand in the credential file here.
+    pub(crate) fn open(&self, driver: &DriverConfig, cluster: &str) -> Arc<Driver> {
+        if let DriverConfig::Aws(config) = driver {
+            let credentials = aws::in_file(&self.credentials().join("credential"));
+            return Arc::new(Driver::Aws(Box::new(aws::with_credentials(config, credentials))));
+        }
+        let config = RegistryConfig { name: "subject".into(), driver: driver.clone() };
+        Opener { credentials: self.credentials() }.open(&config, &cluster.into()).unwrap()
+    }
+
     pub(crate) fn config(&self) -> DriverConfig {
         match &self.registry {
+            RealRegistry::Aws { simulator, .. } => self.config_at(simulator.url.trim_start_matches("http://")),
             RealRegistry::Http(server) => self.config_at(server.url.trim_start_matches("http://")),
             RealRegistry::Haproxy { tls, .. } if self.guarded => self.haproxy_config(vec![format!("localhost:{}", tls.port())]),
             RealRegistry::Haproxy { processes, .. } => {
@@ -77,6 +96,7 @@ impl Ground {
     /// The same, at another address.
     pub(crate) fn config_at(&self, address: &str) -> DriverConfig {
         match self.registry {
+            RealRegistry::Aws { .. } => DriverConfig::Aws(aws::config(&format!("http://{address}"))),
             RealRegistry::Http(_) => {
                 let token = self.guarded.then(|| "credential".to_owned());
                 DriverConfig::Http(HttpConfig { url: format!("http://{address}"), token, ca: None })
@@ -89,8 +109,9 @@ impl Ground {
         self.folder.path().join("credentials")
     }
 
-    pub(crate) fn service(&self) -> &'static str {
-        match self.registry {
+    pub(crate) fn service(&self) -> &str {
+        match &self.registry {
+            RealRegistry::Aws { arn, .. } => arn,
             RealRegistry::Http(_) => "shop/web",
             RealRegistry::Haproxy { .. } => "web",
         }
@@ -107,6 +128,10 @@ impl Ground {
     /// Puts a target in that is not ours.
     pub(crate) async fn put_foreign(&self, address: SocketAddr) {
         match &self.registry {
+            RealRegistry::Aws { simulator, arn } => {
+                simulator.model().put(arn, address);
+                simulator.pass(Duration::from_secs(60));
+            }
             RealRegistry::Http(server) => {
                 let url = format!("{}/v1/services/shop%2Fweb/targets/{address}/other", server.url);
                 let client = Client::builder().no_proxy().build().unwrap();
@@ -125,6 +150,7 @@ impl Ground {
     /// Changes the credential on the registry's side.
     pub(crate) fn change_credential_there(&self) {
         match &self.registry {
+            RealRegistry::Aws { simulator, .. } => _ = simulator.model().refused_keys.insert("AKIDFIRST".into(), "InvalidClientTokenId"),
             RealRegistry::Http(_) => std::fs::write(self.folder.path().join("there"), "second\n").unwrap(),
             RealRegistry::Haproxy { processes, .. } => {
                 let authority = Authority::new("second");
@@ -152,6 +178,16 @@ impl Ground {
         let tls_ca = self.guarded.then(|| "credential".to_owned());
         DriverConfig::Haproxy(HaproxyConfig { addresses, instance_timeout: Duration::from_secs(30), tls_ca, backends })
     }
+}
+
+async fn elbv2(folder: &Path) -> RealRegistry {
+    let simulator = Simulator::start().await;
+    let arn = simulator.model().add("web", Group { delay: 30, ..Group::default() });
+    // Somebody who waits sees time pass.
+    simulator.model().tick = Duration::from_secs(10);
+    std::fs::write(folder.join("credentials/credential"), "AKIDFIRST\n").unwrap();
+    std::fs::write(folder.join("next"), "AKIDSECOND\n").unwrap();
+    RealRegistry::Aws { simulator, arn }
 }
 
 async fn http(folder: &Path, guarded: bool) -> RealRegistry {

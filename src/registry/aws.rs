@@ -1,0 +1,190 @@
+//! The aws driver: target groups of type `ip` of an ALB or an NLB, through the ELBv2 API (version 2015-12-01).
+//!
+//! Facts, from the API reference and the user guides of ELB unless said:
+//! - a target is an address and a port; nothing can be noted on it, so whose it is only claims and debts can say;
+//! - `DeregisterTargets` drains by itself: the target is `draining` until the group's deregistration delay is over, even when nothing is
+//!   left of its connections, and then it is listed no more; deregistering what is not registered succeeds;
+//! - `RegisterTargets` and `DeregisterTargets` do all or nothing: one bad target and the whole request is refused;
+//! - an address outside the VPC must have the zone `all`, one within must not (the refusals that say so are those that users of other
+//!   controllers report: aws-load-balancer-controller, issues 561 and 3084);
+//! - `unused` with `Target.NotInUse` is a registered target in a group without a listener or in a zone that is off;
+//! - an account may ask 10 times a second in a region, 40 at once ("Request throttling" in the user guide); for (de)registering
+//!   aws-load-balancer-controller allows itself 4 and 20, and 200 targets a request, by what ELB's developers told its own;
+//! - the API is eventually consistent: a read may show what was before.
+//!
+//! Invariant: in `mode: own` no change is sent to a group that carries another controller's tag; in `mode: observe` none at all.
+//! Absent on purpose: stamps (there is no place for them), making load balancers, listeners or groups, targets that are instances.
+
+mod api;
+mod batch;
+mod failure;
+mod group;
+mod health;
+mod spare;
+mod wire;
+mod zones;
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_sdk_elasticloadbalancingv2::config::{ProvideCredentials, SharedCredentialsProvider};
+use aws_sdk_elasticloadbalancingv2::types::TargetHealthDescription;
+use tokio::time::timeout;
+
+use self::api::Api;
+use self::batch::Batch;
+use self::group::{Facts, Group};
+use self::spare::Spare;
+use crate::config::{AwsConfig, Family, Mode, TargetGroup};
+use crate::reconcile::OpenError;
+use crate::registry::{
+    CALL_TIMEOUT, CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, Listed, Listing, Operation, Pace, Rate, Registry,
+    TargetKeys, Wait,
+};
+
+/// Targets of one request.
+const BATCH: usize = 200;
+/// Between two reads while something waits; an ALB takes longer for most steps.
+const POLL: Duration = Duration::from_secs(5);
+/// Half of what AWS allows: other programs of the account, the drain delays and the looks at groups need the rest.
+const PACE: Pace = Pace { calls: Rate { per_second: 5.0, burst: 20.0 }, changes: Rate { per_second: 2.0, burst: 10.0 } };
+
+/// The target groups of one region, with one set of credentials.
+#[derive(Debug)]
+pub struct Aws {
+    api: Api,
+    bindings: BTreeMap<Arc<str>, TargetGroup>,
+    groups: Mutex<HashMap<Arc<str>, Arc<Group>>>,
+    spare: Spare,
+}
+
+impl Aws {
+    /// The registry that `config` describes, with the credentials of the environment. Does no I/O.
+    pub fn new(config: &AwsConfig, registry: &Arc<str>, cluster: &str) -> Result<Self, OpenError> {
+        Self::open(config, registry, cluster, None)
+    }
+
+    /// The same, with other credentials.
+    pub fn with_credentials(
+        config: &AwsConfig,
+        registry: &Arc<str>,
+        cluster: &str,
+        credentials: impl ProvideCredentials + 'static,
+    ) -> Result<Self, OpenError> {
+        Self::open(config, registry, cluster, Some(SharedCredentialsProvider::new(credentials)))
+    }
+
+    fn open(
+        config: &AwsConfig,
+        registry: &Arc<str>,
+        cluster: &str,
+        credentials: Option<SharedCredentialsProvider>,
+    ) -> Result<Self, OpenError> {
+        let api = Api::new(config, registry, cluster, credentials)?;
+        Ok(Self { api, bindings: config.groups.clone(), groups: Mutex::default(), spare: Spare::new() })
+    }
+
+    fn group(&self, arn: &str) -> Arc<Group> {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.entry(arn.into()).or_default().clone()
+    }
+
+    /// Whether targets of the group are ours to change; those of a group that no binding names any more are, as its debts are.
+    fn mode(&self, arn: &str) -> Mode {
+        self.bindings.get(arn).map_or(Mode::Own, |group| group.mode)
+    }
+
+    async fn facts(&self, arn: &str, group: &Group) -> Result<Facts, CallError> {
+        group.facts(&self.api, arn, self.mode(arn)).await
+    }
+
+    async fn send(&self, arn: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
+        let group = self.group(arn);
+        let facts = self.facts(arn, &group).await.map_err(nothing_left)?;
+        let observed = (self.mode(arn) == Mode::Observe).then(|| "the binding only observes this group".to_owned());
+        let kept = observed.or_else(|| facts.unfit.clone()).or_else(|| facts.foreign.clone());
+        let refused = |change: &Change| {
+            let misfit = || (change.operation == Operation::Register).then(|| facts.misfit(change.address.ip())).flatten();
+            kept.clone().or_else(misfit).map(ChangeError::Refused)
+        };
+        Batch::new(changes, refused).send(&self.api, arn, &group, &self.spare).await
+    }
+}
+
+impl Registry for Aws {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            drain: DrainKind::ByDeregistering,
+            keys: TargetKeys::Address,
+            stamps: false,
+            blocking_read: false,
+            batch: NonZeroUsize::new(BATCH).expect("a batch is not empty"),
+            gone_when: GoneWhen::Draining,
+            poll: POLL,
+        }
+    }
+
+    async fn list(&self, service: &str, _: Option<Wait>) -> Result<Listing, CallError> {
+        let accepted = self.bindings.get(service).map_or(&[][..], |group| &group.accept_states);
+        within(async {
+            let group = self.group(service);
+            self.facts(service, &group).await?;
+            let found = self.api.health(service).await?;
+            let targets = found.iter().filter_map(|one| listed(one, accepted, &group)).collect();
+            Ok(Listing { targets, index: None })
+        })
+        .await
+    }
+
+    async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        within(self.send(service, changes)).await
+    }
+
+    async fn drain_delay(&self, service: &str) -> Result<Option<Duration>, CallError> {
+        within(async {
+            let facts = self.facts(service, &self.group(service)).await?;
+            group::drain_delay(&self.api, service, &facts).await
+        })
+        .await
+    }
+
+    fn family(&self, service: &str) -> Option<Family> {
+        self.group(service).family()
+    }
+
+    fn pace(&self) -> Pace {
+        PACE
+    }
+}
+
+/// A target as it is listed; `None` where it is none, or not one of type `ip`.
+fn listed(one: &TargetHealthDescription, accepted: &[String], group: &Group) -> Option<Listed> {
+    let target = one.target()?;
+    let ip: IpAddr = target.id()?.parse().ok()?;
+    let port = target.port().and_then(|port| u16::try_from(port).ok())?;
+    if let Some(zone) = target.availability_zone() {
+        group.zones().listed(ip, zone);
+    }
+    let health = one.target_health()?;
+    let (state, reason) = (health.state()?.as_str(), health.reason().map_or("", |reason| reason.as_str()));
+    Some(Listed { address: SocketAddr::new(ip, port), state: health::state(state, reason, accepted)?, stamp: None })
+}
+
+/// A question failed that goes before any change.
+fn nothing_left(error: CallError) -> CallError {
+    match error {
+        CallError::Timeout => CallError::Unavailable("it does not say in time what the target group is".to_owned()),
+        error => error,
+    }
+}
+
+async fn within<T>(call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
+    timeout(CALL_TIMEOUT, call).await.unwrap_or(Err(CallError::Timeout))
+}
