@@ -12,7 +12,7 @@ STEP := .ci/step
 ROOT := $(filter 0,$(shell id -u))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long simulate scenarios fmt lint audit image packages programs moto clean
+.PHONY: help demo test test-long simulate scenarios fmt lint audit image packages programs peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -20,7 +20,7 @@ help: ## this list
 demo: packages programs image ## a real cluster, a real rollout, narrated; KEEP=1 leaves the cluster up
 	@KEEP=$(KEEP) tests/cluster/demo target/image/lockstep
 
-test: packages programs moto ## all tests, those on a real cluster included
+test: packages programs peers ## all tests, those on a real cluster included
 	@$(STEP) "compile the tests" cargo test --locked --no-run
 	@$(STEP) "run the tests" cargo test --locked --no-fail-fast
 
@@ -60,12 +60,13 @@ image: ## the static binary of the image, target/image/lockstep (`docker build .
 	@$(STEP) "release build" cargo build --locked --release
 	@mkdir -p target/image && cp target/$(HOST)/release/lockstep target/image/
 
-# haproxy is a registry that the driver's tests run against, python3-venv holds moto
+# haproxy is a registry that the driver's tests run against, python3-venv holds programs in Python
 packages:
 	@tests/cluster/packages haproxy shellcheck python3-venv
 
-moto:
-	@$(STEP) "moto, the AWS of others" tests/integration/moto > /dev/null
+# moto is the AWS of others; the chart is held against the schemas of Kubernetes
+peers:
+	@$(STEP) "Python programs of others" sh -c 'tests/integration/python moto && tests/integration/python chart' > /dev/null
 
 programs:
 ifneq ($(ROOT),)

@@ -11,6 +11,8 @@ use lockstep::runtime::rights::{Place, RULES};
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use crate::programs::printed;
+
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/lockstep");
 /// Switches, with what they add to a plain install.
 const SWITCHES: &[(&str, &[&str])] = &[
@@ -219,11 +221,4 @@ fn helm() -> PathBuf {
 /// A program of the Python environment that the tests have.
 fn python_program(name: &str) -> PathBuf {
     printed("tests/integration/python", "chart").join(name)
-}
-
-/// The folder that a script of ours prints.
-fn printed(script: &str, argument: &str) -> PathBuf {
-    let ran = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join(script)).arg(argument).output().unwrap();
-    assert!(ran.status.success(), "{script} {argument}: {}", String::from_utf8_lossy(&ran.stderr));
-    String::from_utf8(ran.stdout).unwrap().trim().into()
 }

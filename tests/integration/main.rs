@@ -14,6 +14,7 @@ mod elbv2;
 mod haproxy_process;
 mod memory_api;
 mod metrics;
+mod programs;
 mod registry_aws;
 mod registry_aws_ground;
 mod registry_aws_life;
