@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 use crate::programs::printed;
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/lockstep");
+/// Head of the table on the chart's page.
+const TABLE: &str = "| value | default | what |\n| --- | --- | --- |\n";
 /// Switches, with what they add to a plain install.
 const SWITCHES: &[(&str, &[&str])] = &[
     (
@@ -153,6 +155,45 @@ fn every_value_is_in_the_schema_and_carries_a_comment() {
         }
     }
     assert!(complaints.is_empty(), "{complaints:#?}");
+}
+
+/// The page is written anew with LOCKSTEP_ACCEPT=1.
+#[test]
+fn the_page_of_the_chart_has_every_value_with_its_default_and_its_comment() {
+    let page = Path::new(CHART).join("README.md");
+    let values = std::fs::read_to_string(Path::new(CHART).join("values.yaml")).unwrap();
+    let before = std::fs::read_to_string(&page).unwrap();
+    let (intro, _) = before.split_once(TABLE).expect("the page has the table");
+    let after = format!("{intro}{TABLE}{}", rows(&values));
+    if std::env::var_os("LOCKSTEP_ACCEPT").is_some() {
+        std::fs::write(&page, &after).unwrap();
+    }
+    assert_eq!(before, after, "charts/lockstep/README.md is behind values.yaml; LOCKSTEP_ACCEPT=1 brings it up to date");
+}
+
+/// A row for each value, in the order of the file.
+fn rows(values: &str) -> String {
+    let (mut table, mut groups, mut comment) = (String::new(), Vec::<(usize, &str)>::new(), Vec::new());
+    for line in values.lines() {
+        let text = line.trim();
+        if let Some(words) = text.strip_prefix('#') {
+            comment.push(words.trim());
+            continue;
+        }
+        if let Some((key, value)) = text.split_once(':') {
+            let depth = line.len() - line.trim_start().len();
+            groups.retain(|(other, _)| *other < depth);
+            if value.trim().is_empty() {
+                groups.push((depth, key));
+            } else {
+                let path: Vec<&str> = groups.iter().map(|(_, group)| *group).chain([key]).collect();
+                let words = comment.join(" ").replace('|', "\\|");
+                table += &format!("| `{}` | `{}` | {words} |\n", path.join("."), value.trim());
+            }
+        }
+        comment.clear();
+    }
+    table
 }
 
 /// Keys of `values` that the schema does not name.
