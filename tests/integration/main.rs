@@ -16,6 +16,7 @@ mod memory_api;
 mod metrics;
 mod programs;
 mod registry_aws;
+mod registry_aws_chain;
 mod registry_aws_ground;
 mod registry_aws_life;
 mod registry_aws_peers;
