@@ -7,12 +7,13 @@ export RUSTFLAGS := -C target-feature=+crt-static
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)
 DENY := $(CACHE)/lockstep-tools/cargo-deny-0.20.2/bin/cargo-deny
 FUZZ := $(CACHE)/lockstep-tools/cargo-fuzz-0.13.2/bin/cargo-fuzz
+MUTANTS := $(CACHE)/lockstep-tools/cargo-mutants-27.1.0/bin/cargo-mutants
 STEP := .ci/step
 # only root can run a cluster
 ROOT := $(filter 0,$(shell id -u))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long simulate scenarios fmt lint audit image packages programs peers clean
+.PHONY: help demo test test-long simulate scenarios bench fuzz mutants fmt lint audit image packages programs peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -35,12 +36,16 @@ simulate: ## random worlds of the simulation; SEEDS=5000 runs so many, SEED=7 re
 scenarios: ## the scenario files, run by the simulation; DIR=folder runs others
 	@LOCKSTEP_SCENARIOS=$(DIR) cargo test --locked --test simulation scenarios
 
-bench: ## what a review costs, as a table; figures are comparable within one run only
+bench: ## what a review costs, as tables and in target/bench; figures are comparable within one run only
 	@cargo bench --locked --bench admission
+	@cargo bench --locked --bench serving
 
 fuzz: $(FUZZ) ## hostile input for review, configuration and record; SECONDS=3600 for each of them
 	@for target in review configuration record; do \
 		PATH=$(dir $(FUZZ)):$$PATH $(STEP) "fuzz $$target" tests/fuzz/run $$target $(or $(SECONDS),60) || exit 1; done
+
+mutants: $(MUTANTS) ## faults put into a pure part, each of which its tests must notice; LANE=registration for that part
+	@env -u RUSTFLAGS -u CARGO_BUILD_TARGET PATH=$(dir $(MUTANTS)):$$PATH tests/mutants/run $(or $(LANE),admission)
 
 fmt: ## format the code
 	@cargo fmt
@@ -80,6 +85,10 @@ $(DENY):
 $(FUZZ):
 	@env -u RUSTFLAGS -u CARGO_BUILD_TARGET $(STEP) "build cargo-fuzz" \
 		cargo install cargo-fuzz --version 0.13.2 --locked --debug --quiet --root $(CACHE)/lockstep-tools/cargo-fuzz-0.13.2
+
+$(MUTANTS):
+	@env -u RUSTFLAGS -u CARGO_BUILD_TARGET $(STEP) "build cargo-mutants" \
+		cargo install cargo-mutants --version 27.1.0 --locked --debug --quiet --root $(CACHE)/lockstep-tools/cargo-mutants-27.1.0
 
 clean: ## remove what was built here; the caches under ~/.cache stay
 	@cargo clean

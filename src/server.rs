@@ -8,6 +8,7 @@
 //! Absent on purpose: what is answered (`webhook`, `probes`).
 
 pub mod body;
+mod crowd;
 mod patience;
 pub mod validate;
 pub mod webhook;
@@ -28,13 +29,13 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
+use crowd::Crowd;
 use patience::{Patient, Phase};
 
-/// Connections at the same time; more wait in the backlog. A few thousand nodes' API servers keep far fewer open.
+/// Connections at the same time; for one more a silent one is closed. A few thousand nodes' API servers keep far fewer open.
 pub const CONNECTIONS: usize = 1024;
 /// A TLS handshake is over after this long.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
@@ -115,11 +116,12 @@ impl Server {
     /// Serves until `stop` resolves, then lingers, finishes what was asked, and returns.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Self { listener, transport, router, limits, open } = self;
-        let slots = Arc::new(Semaphore::new(limits.connections));
+        let crowd = Crowd::new(limits.connections, open);
         let graceful = GracefulShutdown::new();
-        let connection = Connection { transport, router, limits, open, stopping: Arc::new(AtomicBool::new(false)) };
+        let stopping = Arc::new(AtomicBool::new(false));
+        let connection = Connection { transport, router, limits, crowd, phase: Arc::default(), stopping };
         {
-            let accepting = accept(&listener, &slots, &graceful, &connection);
+            let accepting = accept(&listener, &graceful, &connection);
             tokio::pin!(accepting);
             tokio::select! {
                 () = &mut accepting => {}
@@ -137,20 +139,10 @@ impl Server {
 }
 
 /// Never ends.
-async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>, graceful: &GracefulShutdown, connection: &Connection) {
+async fn accept(listener: &TcpListener, graceful: &GracefulShutdown, connection: &Connection) {
     loop {
-        let Ok(slot) = slots.clone().acquire_owned().await else { std::future::pending().await };
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let (connection, watcher) = (connection.clone(), graceful.watcher());
-                tokio::spawn(async move {
-                    let open = connection.open.clone();
-                    open.inc();
-                    connection.serve(stream, watcher).await;
-                    open.dec();
-                    drop(slot);
-                });
-            }
+            Ok((stream, _)) => connection.begin(stream, graceful).await,
             Err(error) => {
                 tracing::warn!(%error, "a connection cannot be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -165,11 +157,27 @@ struct Connection {
     transport: Transport,
     router: Router,
     limits: Limits,
-    open: Gauge,
+    crowd: Crowd,
+    /// Where this one stands.
+    phase: Arc<Phase>,
     stopping: Arc<AtomicBool>,
 }
 
 impl Connection {
+    /// Lets a client in, once there is room, and serves it beside the others.
+    async fn begin(&self, stream: TcpStream, graceful: &GracefulShutdown) {
+        self.crowd.room().await;
+        let (phase, watcher) = (Arc::<Phase>::default(), graceful.watcher());
+        self.crowd.enter(phase.clone(), |place| {
+            let connection = Self { phase, ..self.clone() };
+            let serving = async move {
+                connection.serve(stream, watcher).await;
+                drop(place);
+            };
+            tokio::spawn(serving).abort_handle()
+        });
+    }
+
     async fn serve(self, stream: TcpStream, watcher: Watcher) {
         // An answer is one small write: waiting for more only makes it late.
         let _ = stream.set_nodelay(true);
@@ -187,9 +195,9 @@ impl Connection {
     }
 
     async fn speak(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, watcher: Watcher) {
-        let phase = Arc::new(Phase::default());
-        let stream = Patient::new(stream, phase.clone(), self.limits);
-        let service = service_fn(move |request| self.clone().answer(request, phase.clone()));
+        let stream = Patient::new(stream, self.phase.clone(), self.limits);
+        let this = Arc::new(self);
+        let service = service_fn(move |request| this.clone().answer(request));
         let connection = hyper::server::conn::http1::Builder::new()
             .header_read_timeout(None)
             .max_header_size(HEAD_BYTES)
@@ -200,13 +208,14 @@ impl Connection {
         }
     }
 
-    async fn answer(self, request: Request<Incoming>, phase: Arc<Phase>) -> Result<Response<Body>, Infallible> {
-        phase.begin();
-        let mut response = self.router.oneshot(request).await?;
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+        self.phase.begin();
+        let mut response = self.router.clone().oneshot(request).await?;
         if self.stopping.load(Ordering::Relaxed) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        phase.end();
+        self.phase.end();
+        self.crowd.idles();
         Ok(response)
     }
 }

@@ -47,7 +47,7 @@ fn review(body: &[u8], args: &InjectArgs, snapshot: &Snapshot) -> anyhow::Result
     if args.patch {
         return say(&format!("{}\n", String::from_utf8_lossy(&explained.patch)));
     }
-    warn(&explained.warnings)?;
+    warn("", &explained.warnings)?;
     let answered = answer(body, snapshot)?;
     say(&format!("{}\n", String::from_utf8_lossy(&answered.body)))
 }
@@ -65,8 +65,9 @@ fn manifests(mut documents: Documents, args: &InjectArgs, snapshot: &Snapshot) -
         };
         return say(&format!("{patch}\n"));
     }
-    for (_, explained) in &explained {
-        warn(&explained.warnings)?;
+    let several = explained.len() > 1;
+    for (subject, explained) in &explained {
+        warn(&if several { format!("{subject}: ") } else { String::new() }, &explained.warnings)?;
     }
     let output = args.output.unwrap_or(if documents.json { Output::Json } else { Output::Yaml });
     let text: Vec<String> = match output {
@@ -134,7 +135,8 @@ pub(super) fn say(text: &str) -> anyhow::Result<()> {
     }
 }
 
-fn warn(warnings: &[String]) -> anyhow::Result<()> {
-    let lines: String = warnings.iter().map(|warning| format!("warning: {warning}\n")).collect();
+/// Writes warnings to standard error, with `whose` they are.
+fn warn(whose: &str, warnings: &[String]) -> anyhow::Result<()> {
+    let lines: String = warnings.iter().map(|warning| format!("warning: {whose}{warning}\n")).collect();
     std::io::stderr().lock().write_all(lines.as_bytes()).context("standard error")
 }

@@ -106,7 +106,7 @@ fn delays(configuration: &Configuration, binding: &Binding, path: &str, advice: 
     }
     if matches!(binding.drain, Drain::HealthCheck { .. }) {
         let reason = "helps only if what is polled fails once the pod terminates; a poll of the pod itself passes during the sleep";
-        say(advice, format!("{path}.drain.healthCheck"), reason, "see the documentation on outsiders that only poll");
+        say(advice, format!("{path}.drain.healthCheck"), reason, "see HealthCheckPollsPod on the page of findings (docs/findings.md)");
     }
 }
 

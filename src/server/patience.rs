@@ -32,6 +32,16 @@ impl Phase {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether a request is being worked on.
+    pub(super) fn is_busy(&self) -> bool {
+        self.now() % 2 == 1
+    }
+
+    /// Whether there was a request at all.
+    pub(super) fn has_asked(&self) -> bool {
+        self.now() > 0
+    }
+
     fn now(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -87,7 +97,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
         let this = &mut *self;
         let before = buffer.filled().len();
         let read = Pin::new(&mut this.stream).poll_read(cx, buffer);
-        if this.phase.now() % 2 == 1 {
+        if this.phase.is_busy() {
             return read;
         }
         this.keep_up();

@@ -97,6 +97,13 @@ impl Cluster {
         self.block_on(Api::<Pod>::namespaced(self.client.clone(), namespace).get_opt(name)).expect("pods can be read")
     }
 
+    /// What the API server would make of a new pod, or why it refuses it; nothing is stored.
+    pub(crate) fn rehearse(&self, namespace: &str, pod: &Value) -> Result<Value, String> {
+        let request = http::Request::post(format!("/api/v1/namespaces/{namespace}/pods?dryRun=All"));
+        let request = request.header(http::header::CONTENT_TYPE, "application/json").body(pod.to_string().into_bytes());
+        self.block_on(self.client.request(request.expect("its parts are fixed"))).map_err(|error| error.to_string())
+    }
+
     /// What Events of a namespace say of one object: reason and note.
     pub(crate) fn events(&self, namespace: &str, name: &str) -> Vec<(String, String)> {
         let api = Api::<Event>::namespaced(self.client.clone(), namespace);

@@ -9,6 +9,14 @@
 #![expect(clippy::disallowed_methods, reason = "tests look at the clock, at their arguments and at the environment")]
 #![expect(clippy::print_stderr, reason = "outside of a test there is nobody else to tell")]
 
+#[path = "../integration/admission_case.rs"]
+#[expect(dead_code, clippy::unwrap_used, reason = "those without a cluster ask for more; a test may panic")]
+mod admission_case;
+#[path = "../integration/admission_checks.rs"]
+#[expect(dead_code, clippy::unwrap_used, reason = "those without a cluster ask for more; a test may panic")]
+mod admission_checks;
+#[path = "../integration/admission_pods.rs"]
+mod admission_pods;
 mod cluster;
 mod ground;
 mod registry;

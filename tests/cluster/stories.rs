@@ -4,7 +4,11 @@
 //! Absent on purpose: how things are applied and awaited (`cluster`, `world`).
 
 pub(crate) mod admission;
+pub(crate) mod cases;
+pub(crate) mod configuration;
 pub(crate) mod end;
+pub(crate) mod findings;
+pub(crate) mod generated;
 pub(crate) mod registration;
 pub(crate) mod trouble;
 
@@ -23,6 +27,9 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 pub(crate) const TOGETHER: &[Story] = &[
     ("a_pod_gets_gate_finalizer_label_record_and_sleep", admission::a_pod_is_prepared),
     ("a_namespace_without_the_label_sees_no_change", admission::no_label_no_change),
+    ("every_case_of_admission_is_answered_over_tls", cases::every_case_over_tls),
+    ("a_pod_that_is_taken_without_lockstep_is_taken_with_it", generated::what_is_taken_without_is_taken_with),
+    ("findings_are_warnings_and_one_event_for_each_owner_and_code", findings::findings_are_told),
     ("a_rolling_update_never_has_fewer_endpoints_than_pods", registration::a_rolling_update),
     ("scaling_to_zero_in_the_middle_of_a_rollout_leaves_nothing", registration::scaled_to_zero),
     ("a_registry_that_is_down_holds_pods_and_says_so", trouble::a_registry_goes_down),
@@ -34,6 +41,7 @@ pub(crate) const ALONE: &[Story] = &[
     ("a_deleted_pod_is_drained_stopped_after_its_sleep_and_reaped_once_let_go", registration::a_deleted_pod),
     ("the_leader_is_killed_in_the_middle_of_a_rollout", trouble::the_leader_is_killed),
     ("lockstep_down_lets_pods_through_or_refuses_them", trouble::lockstep_is_down),
+    ("a_broken_configuration_is_refused_and_locks_nobody_out", configuration::a_broken_configuration),
     ("an_upgrade_keeps_what_the_program_wrote", end::an_upgrade),
     ("nothing_that_lockstep_asked_for_was_forbidden", end::no_request_was_forbidden),
     ("an_uninstall_in_the_middle_leaves_no_pod_held", end::an_uninstall),

@@ -21,6 +21,8 @@ pub(crate) const GRACE: i64 = 5;
 /// Namespaces with a binding each, of the same name as the service; opted in with that label, registered there.
 const BOUND: &[(&str, &str, &str)] = &[
     ("prepared", "enabled", "local"),
+    ("generated", "enabled", "local"),
+    ("found", "enabled", "local"),
     ("handshake", "enabled", "local"),
     ("rollout", "enabled", "local"),
     ("drained", "enabled", "local"),

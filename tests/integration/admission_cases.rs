@@ -5,82 +5,22 @@
 //! Invariant: a folder that is no readable case is a failure, and so is an empty collection.
 //! Absent on purpose: rules that hold of every answer (`admission_checks`, which every review goes through as well).
 
-use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, OnceLock};
 
 use lockstep::admission::{Delays, Snapshot, answer, prestop};
 use lockstep::config;
 use lockstep::names::OWN_NAMESPACE;
-use lockstep::yaml::{self, Limits, Node, json, print};
-use serde::Deserialize;
+use lockstep::yaml::{json, print};
 use serde_json::{Value, json};
 
+use crate::admission_case::{DATA, Placed, Run, cases};
 use crate::admission_checks::check;
 
-/// The folder of cases.
-const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data");
 /// Set, it makes every answer the golden one.
 const ACCEPT: &str = "LOCKSTEP_ACCEPT";
-
-/// `case.yaml`.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Case {
-    /// Why the case matters.
-    why: String,
-    /// What is done with the input.
-    #[serde(default)]
-    run: Run,
-    /// What `inject` gets as `-o`.
-    output: Option<String>,
-    /// Whether `inject` reads it from a pipe.
-    #[serde(default)]
-    stdin: bool,
-    /// Whether the input is the whole body already, and may be no review.
-    #[serde(default)]
-    raw: bool,
-    kubernetes_version: Option<String>,
-    #[serde(default)]
-    drain_delay: BTreeMap<String, String>,
-    /// Makes the pod large before it is sent, so that no large files lie here.
-    #[serde(default)]
-    grow: Vec<Grow>,
-}
-
-#[derive(Clone, Copy, Default, Deserialize, PartialEq)]
-#[serde(rename_all = "camelCase")]
-enum Run {
-    /// A review is answered.
-    #[default]
-    Review,
-    /// `inject` prints it.
-    Print,
-    /// `inject --patch`.
-    Patch,
-    /// `inject --explain`.
-    Explain,
-    /// `inject` refuses it.
-    Refused,
-    /// `check` refuses the configuration.
-    Config,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Grow {
-    at: String,
-    bytes: Option<usize>,
-    depth: Option<usize>,
-}
-
-/// A case and its folder.
-struct Placed {
-    folder: PathBuf,
-    case: Case,
-}
 
 #[test]
 fn every_case_gives_its_golden_answer() {
@@ -121,25 +61,7 @@ pub(crate) fn reviews() -> &'static [(String, Vec<u8>)] {
     })
 }
 
-fn cases() -> Vec<Placed> {
-    let mut folders: Vec<PathBuf> =
-        std::fs::read_dir(DATA).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect();
-    folders.sort();
-    folders
-        .into_iter()
-        .map(|folder| {
-            let text = std::fs::read_to_string(folder.join("case.yaml")).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-            let case = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-            Placed { folder, case }
-        })
-        .collect()
-}
-
 impl Placed {
-    fn name(&self) -> String {
-        self.folder.file_name().unwrap().to_string_lossy().into_owned()
-    }
-
     /// The answer, as the golden file shows it.
     fn run(&self) -> Result<String, String> {
         let text = |value: Value| print::yaml(&json::values(&value.to_string()).unwrap()[0]);
@@ -199,36 +121,6 @@ impl Placed {
         child.wait_with_output().unwrap()
     }
 
-    fn config(&self) -> PathBuf {
-        let own = self.folder.join("config.yaml");
-        if own.exists() { own } else { Path::new(DATA).join("standard.yaml") }
-    }
-
-    fn input_file(&self) -> PathBuf {
-        let json = self.folder.join("input.json");
-        if json.exists() { json } else { self.folder.join("input.yaml") }
-    }
-
-    fn input(&self) -> Vec<u8> {
-        std::fs::read(self.input_file()).unwrap()
-    }
-
-    /// The review: the input itself, or one around the pod that it is.
-    fn body(&self) -> Result<Vec<u8>, String> {
-        let input = self.input();
-        let is_yaml = self.input_file().extension().is_some_and(|extension| extension == "yaml");
-        if self.case.raw || !is_yaml {
-            return Ok(input);
-        }
-        let limits = Limits { bytes: 1 << 20, nodes: 100_000 };
-        let documents = yaml::documents(std::str::from_utf8(&input).unwrap(), limits).map_err(|error| error.to_string())?;
-        let mut body = wrap(&documents[0], &self.name());
-        for grow in &self.case.grow {
-            body = grow.apply(body);
-        }
-        Ok(body.into_bytes())
-    }
-
     fn snapshot(&self) -> Result<Snapshot, String> {
         let configuration = config::parse(&std::fs::read_to_string(self.config()).unwrap()).map_err(|errors| errors.to_string())?;
         let delays = Delays::resolve(&configuration, |binding| {
@@ -241,7 +133,7 @@ impl Placed {
 
     #[expect(clippy::disallowed_methods, reason = "whoever accepts a changed output says so in the environment")]
     fn compare(&self, answer: &str) -> Result<(), String> {
-        let golden = self.folder.join(if self.case.run == Run::Review { "answer.yaml" } else { "answer.txt" });
+        let golden = self.golden();
         if std::env::var_os(ACCEPT).is_some() {
             std::fs::write(golden, answer).unwrap();
             return Ok(());
@@ -249,36 +141,4 @@ impl Placed {
         let wanted = std::fs::read_to_string(&golden).map_err(|error| format!("{}: {error}", golden.display()))?;
         if wanted == answer { Ok(()) } else { Err(format!("--- {}\n{wanted}--- now\n{answer}", golden.display())) }
     }
-}
-
-impl Grow {
-    fn apply(&self, body: String) -> String {
-        let mut review: Value = serde_json::from_str(&body).unwrap();
-        let (parent, key) = self.at.rsplit_once('/').unwrap();
-        let parent = review.pointer_mut(&format!("/request/object{parent}")).unwrap();
-        const HOLE: &str = "@hole@";
-        parent[key] = json!(HOLE);
-        let value = match (self.bytes, self.depth) {
-            (Some(bytes), _) => format!("\"{}\"", "x".repeat(bytes)),
-            (None, depth) => "[".repeat(depth.unwrap()) + &"]".repeat(depth.unwrap()),
-        };
-        review.to_string().replace(&format!("\"{HOLE}\""), &value)
-    }
-}
-
-fn wrap(pod: &Node, name: &str) -> String {
-    let namespace = pod.entry("metadata").and_then(|metadata| metadata.text("namespace")).unwrap_or("default");
-    let head = json!({
-        "uid": format!("case-{name}"),
-        "kind": {"group": "", "version": "v1", "kind": "Pod"},
-        "resource": {"group": "", "version": "v1", "resource": "pods"},
-        "namespace": namespace,
-        "operation": "CREATE",
-        "userInfo": {"username": "someone"},
-        "oldObject": null,
-        "dryRun": false,
-    });
-    let head = head.to_string();
-    let head = head.strip_suffix('}').unwrap();
-    format!("{{\"apiVersion\":\"admission.k8s.io/v1\",\"kind\":\"AdmissionReview\",\"request\":{head},\"object\":{}}}}}", print::json(pod))
 }

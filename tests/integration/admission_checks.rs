@@ -191,7 +191,7 @@ fn sleep_of(container: &Value) -> Option<u64> {
 }
 
 /// What is ours is as the record says, and everything else is as it was.
-fn check_pod(before: &Value, after: &Value, findings: &[Finding]) -> Result<(), String> {
+pub(crate) fn check_pod(before: &Value, after: &Value, findings: &[Finding]) -> Result<(), String> {
     let record = record(after).ok_or("no record")?;
     let (sleep, asked) = (record["sleepSeconds"].as_u64(), record["graceBefore"].as_i64());
     let (Some(sleep), Some(asked)) = (sleep, asked) else { return Err(format!("the record {record}")) };

@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helper functions too")]
 
+mod admission_case;
 mod admission_cases;
 mod admission_checks;
+mod admission_findings;
+mod admission_pods;
 mod admission_properties;
 mod authority;
 mod certificate_files;

@@ -116,15 +116,20 @@ impl Ground {
     }
 
     async fn connect_as(&self, trusted: &Material, versions: &[&'static rustls::SupportedProtocolVersion]) -> TlsStream<TcpStream> {
+        let config = self.client(trusted, versions);
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let name = ServerName::try_from("lockstep.lockstep-system.svc").unwrap();
+        timeout(PATIENCE, TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap().unwrap()
+    }
+
+    fn client(&self, trusted: &Material, versions: &[&'static rustls::SupportedProtocolVersion]) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(CertificateDer::pem_slice_iter(trusted.ca.as_bytes()).map(Result::unwrap));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
         let mut config = config.with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let name = ServerName::try_from("lockstep.lockstep-system.svc").unwrap();
-        timeout(PATIENCE, TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap().unwrap()
+        config
     }
 
     async fn ask(&self, request: &str) -> (u16, String) {
@@ -334,15 +339,92 @@ async fn work_has_no_deadline_of_the_connection() {
 }
 
 #[tokio::test]
-async fn more_connections_than_slots_wait_for_one() {
-    let ground = ground(Limits { connections: 2, ..patient() }, LONG).await;
-    let (first, _second) = (ground.connect().await, ground.connect().await);
+async fn a_crowd_that_says_nothing_keeps_nobody_out() {
+    let ground = ground(Limits { connections: 16, ..patient() }, LONG).await;
+    let mut regular = ground.connect().await;
+    assert_eq!(ask(&mut regular, &review()).await.0, 200);
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        let mut stream = TcpStream::connect(ground.address).await.unwrap();
+        // Not all of them are silent from the beginning.
+        if silent.len() % 2 == 0 {
+            stream.write_all(&[0x16, 0x03, 0x01]).await.unwrap();
+        }
+        silent.push(stream);
+    }
+    assert_eq!(ground.ask(&review()).await.0, 200, "a new client");
+    assert_eq!(ask(&mut regular, &review()).await.0, 200, "a client that was there before");
+    let (mut first, mut closed_ones) = (silent.swap_remove(0), 0);
+    closed(&mut first).await;
+    for stream in &mut silent {
+        closed_ones += usize::from(timeout(Duration::ZERO, stream.read(&mut [0; 16])).await.is_ok());
+    }
+    assert!(closed_ones >= 200 - 1 - 16, "{closed_ones} of the silent ones were closed");
+}
+
+#[tokio::test]
+async fn one_more_than_can_be_served_waits() {
+    let ground = ground(Limits { connections: 1, ..patient() }, LONG).await;
+    let mut busy = ground.connect().await;
+    busy.write_all(SLOW.as_bytes()).await.unwrap();
+    ground.started.notified().await;
     let request = review();
-    let third = ground.ask(&request);
-    tokio::pin!(third);
-    assert!(timeout(SHORT, &mut third).await.is_err(), "it was answered without a slot");
-    drop(first);
-    assert_eq!(third.await.0, 200);
+    let second = ground.ask(&request);
+    tokio::pin!(second);
+    assert!(timeout(SHORT, &mut second).await.is_err(), "it was answered without a place");
+    ground.release.notify_one();
+    assert_eq!(response(&mut busy).await.0, 200);
+    assert_eq!(second.await.0, 200);
+}
+
+#[tokio::test]
+async fn hostile_bodies_are_answered_and_nobody_else_notices() {
+    let ground = ground(patient(), LONG).await;
+    let pod = |spec: &str| {
+        let resource = r#"{"group":"","version":"v1","resource":"pods"}"#;
+        format!(
+            r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"u-3","operation":"CREATE","namespace":"shop","resource":{resource},"object":{{"metadata":{{"labels":{{"app":"web"}}}},"spec":{spec}}}}}}}"#
+        )
+    };
+    let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
+    let bodies: [(&str, Vec<u8>, u16); 7] = [
+        ("not UTF-8", b"{\"apiVersion\":\"\xff\xfe\"}".to_vec(), 400),
+        ("half a character", REVIEW.as_bytes()[..40].iter().copied().chain([0xc3]).collect(), 400),
+        ("deep", deep.clone().into_bytes(), 400),
+        ("deep in a pod", pod(&format!(r#"{{"containers":[],"later":{deep}}}"#)).into_bytes(), 200),
+        ("twice", pod(r#"{"containers":7,"containers":[{"name":"web","name":"web"}]}"#).into_bytes(), 200),
+        ("megabytes", pod(&format!(r#"{{"containers":[{{"name":"{}"}}]}}"#, "x".repeat(7 << 20))).into_bytes(), 200),
+        ("many", pod(&format!(r#"{{"containers":[{}{{"name":"web"}}]}}"#, r#"{"name":"web"},"#.repeat(100_000))).into_bytes(), 200),
+    ];
+    let mut other = ground.connect().await;
+    for (what, body, wanted) in bodies {
+        let mut stream = ground.connect().await;
+        let head = format!("POST /mutate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len());
+        let hostile = async {
+            stream.write_all(head.as_bytes()).await.unwrap();
+            stream.write_all(&body).await.unwrap();
+            response(&mut stream).await.0
+        };
+        let ((), status) = tokio::join!(async { assert_eq!(ask(&mut other, &review()).await.0, 200, "beside {what}") }, hostile);
+        assert_eq!(status, wanted, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_name_or_none_in_the_handshake_changes_nothing() {
+    let ground = ground(patient(), LONG).await;
+    let handshake = async |name: &str, sni: bool| {
+        let mut config = ground.client(&ground.material, &[&rustls::version::TLS13]);
+        config.enable_sni = sni;
+        let stream = TcpStream::connect(ground.address).await.unwrap();
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        timeout(PATIENCE, TlsConnector::from(Arc::new(config)).connect(name, stream)).await.unwrap()
+    };
+    let error = handshake("other.example", true).await.unwrap_err();
+    assert!(error.to_string().contains("not valid for name"), "the client is shown the one certificate that there is: {error}");
+    let mut nameless = handshake("lockstep.lockstep-system.svc", false).await.unwrap();
+    assert_eq!(ask(&mut nameless, &review()).await.0, 200);
+    assert_eq!(ground.ask(&review()).await.0, 200);
 }
 
 #[tokio::test]

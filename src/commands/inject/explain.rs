@@ -3,7 +3,7 @@
 //! Invariant: every number that is shown comes from the decision itself.
 //! Absent on purpose: advice about the configuration (`check`).
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -22,6 +22,15 @@ pub(super) struct Subject {
     pub(super) kind: String,
     pub(super) namespace: String,
     pub(super) name: String,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.name {
+            "" => f.write_str(&self.kind),
+            name => write!(f, "{} {}/{name}", self.kind, self.namespace),
+        }
+    }
 }
 
 /// The explanation as data.
@@ -92,10 +101,7 @@ fn data<'a>(subject: &'a Subject, explained: &'a Explained, configuration: &'a C
 }
 
 fn for_people(subject: &Subject, explained: &Explained, snapshot: &Snapshot) -> String {
-    let mut text = match &*subject.name {
-        "" => format!("{}: ", subject.kind),
-        name => format!("{} {}/{name}: ", subject.kind, subject.namespace),
-    };
+    let mut text = format!("{subject}: ");
     lines(&mut text, explained, snapshot).expect("writing into a String cannot fail");
     text
 }

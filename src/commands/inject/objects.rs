@@ -114,7 +114,7 @@ fn inject_object(node: &mut Node, snapshot: &Snapshot, explained: &mut Vec<(Subj
     let subject = Subject { kind, name: name.unwrap_or_default().to_owned(), namespace: namespace.clone() };
     let Some(pod) = node.pointed_mut(at) else { return Ok(()) };
     let answer = offline::template(print::json(pod).as_bytes(), Template { namespace: &namespace, job, at }, snapshot)
-        .with_context(|| format!("{} {}/{}", subject.kind, subject.namespace, subject.name))?;
+        .with_context(|| subject.to_string())?;
     apply(node, &answer.patch)?;
     explained.push((subject, answer));
     Ok(())
