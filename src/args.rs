@@ -23,7 +23,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the admission webhook and the reconciler.
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Show a pod as it would be admitted, offline.
     Inject(InjectArgs),
     /// Check a configuration: every error at its path and line.
