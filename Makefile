@@ -13,7 +13,7 @@ STEP := .ci/step
 ROOT := $(filter 0,$(shell id -u))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long simulate scenarios bench fuzz mutants fmt lint audit image packages programs peers clean
+.PHONY: help demo test test-long zero-loss simulate scenarios bench fuzz mutants fmt lint audit image packages programs peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -28,7 +28,11 @@ test: packages programs peers ## all tests, those on a real cluster included
 test-long: test ## what repeats and soaks, for an hour or so
 	@$(STEP) "many random worlds" env LOCKSTEP_SEEDS=20000 cargo test --locked --test simulation seeds
 	@$(STEP) "deliberate faults are found" cargo test --locked --test simulation sabotage
+	@$(STEP) "requests lost behind HAProxy" cargo test --locked --test cluster -- --ignored zero_loss
 	@for round in 1 2 3; do $(STEP) "cluster tests, again ($$round)" cargo test --locked --test cluster || exit 1; done
+
+zero-loss: packages programs ## requests lost behind a real HAProxy while pods come and go, as a table; ROLLOUTS=3 is quicker
+	@$(STEP) "zero loss" cargo test --locked --test cluster -- --ignored zero_loss
 
 simulate: ## random worlds of the simulation; SEEDS=5000 runs so many, SEED=7 replays one
 	@LOCKSTEP_SEEDS=$(SEEDS) LOCKSTEP_SEED=$(SEED) cargo test --locked --test simulation seeds
@@ -73,7 +77,9 @@ packages:
 peers:
 	@$(STEP) "Python programs of others" sh -c 'tests/integration/python moto && tests/integration/python chart' > /dev/null
 
+# consul is a registry that the driver's tests run against
 programs:
+	@$(STEP) "Consul" tests/cluster/build consul > /dev/null
 ifneq ($(ROOT),)
 	@$(STEP) "programs of the test cluster" tests/cluster/build > /dev/null
 endif

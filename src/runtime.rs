@@ -111,14 +111,16 @@ impl Parts {
         let clock = TokioClock::start();
         let api = Api::connect().await.context("no access to a cluster")?;
         let own = Own { namespace: args.namespace.clone(), identity: args.identity.clone(), config_map: args.config_map.clone() };
+        let metrics = Arc::new(Metrics::new());
+        let instances_out = metrics.reconcile.registry_instances_out.clone();
         Ok(Self {
             cluster: KubeCluster::new(api.clone(), clock.clone(), own),
             api,
             clock,
-            metrics: Arc::new(Metrics::new()),
+            metrics,
             readiness: Arc::new(Readiness::default()),
             snapshot: Arc::new(ArcSwapOption::empty()),
-            opener: Opener { credentials: args.credentials.clone() },
+            opener: Opener { credentials: args.credentials.clone(), instances_out },
         })
     }
 

@@ -159,6 +159,7 @@ fn every_value_is_in_the_schema_and_carries_a_comment() {
 
 /// The page is written anew with LOCKSTEP_ACCEPT=1.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "tests look at the environment")]
 fn the_page_of_the_chart_has_every_value_with_its_default_and_its_comment() {
     let page = Path::new(CHART).join("README.md");
     let values = std::fs::read_to_string(Path::new(CHART).join("values.yaml")).unwrap();
