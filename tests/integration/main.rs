@@ -16,6 +16,7 @@ mod haproxy_process;
 mod memory_api;
 mod metrics;
 mod registry_aws;
+mod registry_aws_chain;
 mod registry_aws_ground;
 mod registry_aws_life;
 mod registry_aws_peers;

@@ -97,6 +97,36 @@ async fn where_absence_counts_a_pod_waits_for_the_end_of_the_delay() {
 }
 
 #[tokio::test]
+async fn a_newcomer_on_a_reused_address_is_neither_let_through_nor_taken_out() {
+    let life = Life::begin(Group { delay: 3600, ..Group::default() }, ", goneWhen: absent").await;
+    life.cluster.run("web-1", &["10.0.0.1"]);
+    life.cluster.until("the gate opens", |cluster| cluster.is_open("web-1")).await;
+    // Its end and the newcomer are seen together; for the registry there is only one target.
+    life.cluster.delete("web-1");
+    life.cluster.stop("web-1");
+    life.cluster.run("web-2", &["10.0.0.1"]);
+    life.cluster.until("the old one goes", |cluster| cluster.find("web-1").is_none()).await;
+    life.cluster.until("the gate of the new one opens", |cluster| cluster.is_open("web-2")).await;
+    assert_eq!(life.state(), Some("healthy"));
+    let registers = |life: &Life| life.simulator.model().calls.iter().filter(|call| call.action() == "RegisterTargets").count();
+    assert!(registers(&life) >= 2, "each of them was registered");
+    life.end().await;
+}
+
+#[tokio::test]
+async fn a_full_group_says_so_on_the_pod_and_takes_it_once_there_is_room() {
+    let life = Life::begin(Group { room: 0, ..Group::default() }, "").await;
+    life.cluster.run("web-1", &["10.0.0.1"]);
+    let told = |cluster: &SmallCluster| {
+        cluster.find("web-1").and_then(|pod| pod.gate).is_some_and(|gate| gate.message.contains("no more targets"))
+    };
+    life.cluster.until("the pod says why it waits", told).await;
+    life.simulator.model().groups.get_mut(&life.arn).unwrap().room = 1;
+    life.cluster.until("the gate opens", |cluster| cluster.is_open("web-1")).await;
+    life.end().await;
+}
+
+#[tokio::test]
 async fn a_pod_with_two_addresses_has_the_one_of_the_groups_family() {
     let life = Life::begin(Group { family: "ipv6", ..Group::default() }, "").await;
     life.cluster.run("web-1", &["10.0.0.1", "fd00::1"]);

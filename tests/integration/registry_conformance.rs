@@ -3,6 +3,7 @@
 //! A check speaks only the words of the trait; what a registry needs to be there, and how something foreign is put into it, is its
 //! [`Ground`]'s affair.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -221,6 +222,38 @@ async fn a_credential_that_changed_on_disk_counts(
     ground.remove_credential_here();
     let missing = subject.driver.list(&subject.service, None).await;
     assert!(matches!(missing, Err(CallError::Unavailable(_))), "nothing is sent without it: {missing:?}");
+}
+
+#[rstest]
+#[tokio::test]
+async fn more_than_fits_into_one_request_is_listed_whole(
+    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
+    let ground = Ground::start(kind).await;
+    let subject = Subject::of(&ground);
+    let batch = subject.driver.capabilities().batch.get();
+    let addresses: Vec<_> = (0..ground.room().min(batch + 5)).map(|_| ground.address()).collect();
+    let changes: Vec<_> = addresses.iter().map(|address| change(Operation::Register, *address, "a")).collect();
+    for some in changes.chunks(batch) {
+        let results = subject.driver.apply(&subject.service, some).await.unwrap();
+        assert!(results.len() == some.len() && results.iter().all(Result::is_ok), "{results:?}");
+    }
+    let listing = subject.until_listing(|listing| listing.targets.len() == addresses.len()).await;
+    let listed: BTreeSet<_> = listing.targets.iter().map(|target| target.address).collect();
+    assert_eq!(listed, addresses.into_iter().collect());
+}
+
+#[rstest]
+#[tokio::test]
+async fn a_certificate_of_a_stranger_is_refused_before_anything_is_sent(
+    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
+    let ground = Ground::start_guarded(kind).await;
+    let subject = Subject::with(&ground, &ground.config_of_a_stranger().await);
+    let change = [change(Operation::Register, ground.address(), "a")];
+    let (listed, applied) = (subject.driver.list(&subject.service, None).await, subject.driver.apply(&subject.service, &change).await);
+    assert!(matches!(&listed, Err(CallError::Unavailable(text)) if text.contains("certificate")), "{listed:?}");
+    assert!(matches!(applied, Err(CallError::Unavailable(_))), "{applied:?}");
 }
 
 impl Subject {

@@ -19,6 +19,7 @@ use crate::elbv2::model::Group;
 use crate::haproxy_process::{Haproxy, free_port};
 use crate::registry_aws_ground as aws;
 use crate::registry_ground::Inside;
+use crate::stand_in::Front;
 
 /// A driver, and the way it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ enum RealRegistry {
     Haproxy { processes: Mutex<Vec<Haproxy>>, tls: SocketAddr },
 }
 
+/// Those of [`TEMPLATE`].
+const SLOTS: usize = 4;
 const TEMPLATE: &str = "backend web\n balance roundrobin\n server-template lockstep 1-4 127.0.0.1:1 check inter 200ms disabled\n";
 const DYNAMIC: &str = "backend web\n balance roundrobin\n";
 
@@ -115,6 +118,27 @@ impl Ground {
             RealRegistry::Http(_) => "shop/web",
             RealRegistry::Haproxy { .. } => "web",
         }
+    }
+
+    /// The same behind TLS, with a certificate that the driver is given no reason to trust.
+    pub(crate) async fn config_of_a_stranger(&self) -> DriverConfig {
+        std::fs::write(self.folder.path().join("credentials/stranger"), Authority::new("stranger").ca).unwrap();
+        let ca = Some("stranger".to_owned());
+        match &self.registry {
+            RealRegistry::Aws { simulator, .. } => DriverConfig::Aws(aws::config(&Front::start(&simulator.url).await.url)),
+            RealRegistry::Http(server) => {
+                DriverConfig::Http(HttpConfig { url: Front::start(&server.url).await.url, token: Some("credential".to_owned()), ca })
+            }
+            RealRegistry::Haproxy { .. } => match self.config() {
+                DriverConfig::Haproxy(config) => DriverConfig::Haproxy(HaproxyConfig { tls_ca: ca, ..config }),
+                other => other,
+            },
+        }
+    }
+
+    /// The most targets that the service takes here.
+    pub(crate) fn room(&self) -> usize {
+        if self.kind == Kind::HaproxyTemplate { SLOTS } else { usize::MAX }
     }
 
     /// An endpoint that nobody else has.

@@ -1,6 +1,6 @@
 //! What the simulator holds: target groups, what happened to their targets, keys, quotas, and the time.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -24,6 +24,8 @@ pub(crate) struct Model {
     pub(crate) groups: BTreeMap<String, Group>,
     /// Names of keys that are refused, with the code; every other key is good.
     pub(crate) refused_keys: BTreeMap<String, &'static str>,
+    /// Names of the keys that were shown.
+    pub(crate) keys: BTreeSet<String>,
     /// Actions that nobody may do.
     pub(crate) denied: Vec<&'static str>,
     /// Reads show what was so long ago.
@@ -169,6 +171,7 @@ impl Model {
         let [key, _, REGION, "elasticloadbalancing", "aws4_request"] = scope[..] else {
             return Err(Refusal::new(403, "SignatureDoesNotMatch", "Credential should be scoped to a valid region and service"));
         };
+        self.keys.insert(key.to_owned());
         if let Some(code) = self.refused_keys.get(key) {
             return Err(Refusal::new(403, code, "The security token included in the request is invalid"));
         }
