@@ -188,6 +188,8 @@ mod tests {
     #[rstest]
     #[case(&["sleep", "10"], Some(10.0))]
     #[case(&["/bin/sleep", "1.5m"], Some(90.0))]
+    #[case(&["sleep", "2h"], Some(7200.0))]
+    #[case(&["sleep", "1d"], Some(86_400.0))]
     #[case(&["sh", "-c", "sleep 5"], Some(5.0))]
     #[case(&["/bin/bash", "-c", " exec sleep 5s "], Some(5.0))]
     #[case(&["sh", "-c", "sleep 5; nginx -s quit"], None)]
