@@ -54,14 +54,6 @@ pub trait Drivers: Send + Sync + 'static {
 /// Why a registry of the configuration has no client.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// This program has no driver for it.
-    #[error("registry {name}: there is no driver for {driver} in this version")]
-    NoDriver {
-        /// Name of the registry.
-        name: Arc<str>,
-        /// Its driver.
-        driver: &'static str,
-    },
     /// Its settings cannot be used.
     #[error("registry {name}: {reason}")]
     Unusable {

@@ -7,6 +7,7 @@
 //! Absent on purpose: when to call (`reconcile`), what a state means for a pod (`registration`).
 
 pub mod aws;
+pub mod consul;
 pub mod credentials;
 pub mod delays;
 pub mod driver;

@@ -34,6 +34,8 @@ pub struct ReconcileMetrics {
     pub registry_calls: Family<CallLabels, Counter<u64, AtomicU64>>,
     /// Registries that are let rest because they cannot be reached.
     pub registry_down: Family<RegistryLabel, Gauge>,
+    /// Instances of a registry that are counted out because they cannot be reached while others can.
+    pub registry_instances_out: Family<RegistryLabel, Gauge>,
     /// Writes to pods, by what came of them.
     pub pod_writes: Family<OutcomeLabel, Counter<u64, AtomicU64>>,
     /// Changes of a pod's state, by what it is now.
@@ -89,6 +91,11 @@ impl ReconcileMetrics {
             leader: catalog.add("lockstep_leader", "Whether this replica reconciles", Gauge::default()),
             registry_calls: catalog.add("lockstep_registry_calls", "Calls to registries", Family::default()),
             registry_down: catalog.add("lockstep_registry_down", "Whether a registry cannot be reached", Family::default()),
+            registry_instances_out: catalog.add(
+                "lockstep_registry_instances_out",
+                "Instances of a registry that are counted out: no change reaches them until they are back",
+                Family::default(),
+            ),
             pod_writes: catalog.add("lockstep_pod_writes", "Writes to pods", Family::default()),
             transitions: catalog.add("lockstep_pod_transitions", "Changes of a pod's state", Family::default()),
         }

@@ -7,9 +7,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus_client::metrics::family::Family as Gauges;
+use prometheus_client::metrics::gauge::Gauge;
+
 use crate::config::{DriverConfig, Family, RegistryConfig};
+use crate::metrics::reconcile::RegistryLabel;
 use crate::reconcile::{Drivers, OpenError};
 use crate::registry::aws::Aws;
+use crate::registry::consul::Consul;
 use crate::registry::haproxy::Haproxy;
 use crate::registry::http::Http;
 use crate::registry::{CallError, Capabilities, Change, ChangeError, Listing, Pace, Registry, Wait};
@@ -19,6 +24,8 @@ use crate::registry::{CallError, Capabilities, Change, ChangeError, Listing, Pac
 pub enum Driver {
     /// AWS target groups.
     Aws(Box<Aws>),
+    /// Consul's catalog.
+    Consul(Consul),
     /// HAProxy's runtime API.
     Haproxy(Haproxy),
     /// The open HTTP contract.
@@ -30,6 +37,8 @@ pub enum Driver {
 pub struct Opener {
     /// Directory of the credential files.
     pub credentials: PathBuf,
+    /// Where drivers show how many instances are counted out.
+    pub instances_out: Gauges<RegistryLabel, Gauge>,
 }
 
 impl Drivers for Opener {
@@ -37,11 +46,13 @@ impl Drivers for Opener {
 
     fn open(&self, config: &RegistryConfig, cluster: &Arc<str>) -> Result<Arc<Driver>, OpenError> {
         let (name, credentials) = (&config.name, self.credentials.as_path());
-        let missing = |driver| Err(OpenError::NoDriver { name: name.clone(), driver });
         let driver = match &config.driver {
             DriverConfig::Http(config) => Driver::Http(Http::new(config, name, credentials)?),
-            DriverConfig::Haproxy(config) => Driver::Haproxy(Haproxy::new(config, name, cluster, credentials)?),
-            DriverConfig::Consul(_) => return missing("consul"),
+            DriverConfig::Haproxy(config) => {
+                let out = self.instances_out.get_or_create(&RegistryLabel { registry: name.clone() }).clone();
+                Driver::Haproxy(Haproxy::new(config, name, cluster, credentials)?.showing(out))
+            }
+            DriverConfig::Consul(config) => Driver::Consul(Consul::new(config, name, credentials)?),
             DriverConfig::Aws(config) => Driver::Aws(Box::new(Aws::new(config, name, cluster)?)),
         };
         Ok(Arc::new(driver))
@@ -52,6 +63,7 @@ impl Registry for Driver {
     fn capabilities(&self) -> Capabilities {
         match self {
             Self::Aws(driver) => driver.capabilities(),
+            Self::Consul(driver) => driver.capabilities(),
             Self::Haproxy(driver) => driver.capabilities(),
             Self::Http(driver) => driver.capabilities(),
         }
@@ -60,6 +72,7 @@ impl Registry for Driver {
     async fn list(&self, service: &str, wait: Option<Wait>) -> Result<Listing, CallError> {
         match self {
             Self::Aws(driver) => driver.list(service, wait).await,
+            Self::Consul(driver) => driver.list(service, wait).await,
             Self::Haproxy(driver) => driver.list(service, wait).await,
             Self::Http(driver) => driver.list(service, wait).await,
         }
@@ -68,6 +81,7 @@ impl Registry for Driver {
     async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
         match self {
             Self::Aws(driver) => driver.apply(service, changes).await,
+            Self::Consul(driver) => driver.apply(service, changes).await,
             Self::Haproxy(driver) => driver.apply(service, changes).await,
             Self::Http(driver) => driver.apply(service, changes).await,
         }
@@ -76,6 +90,7 @@ impl Registry for Driver {
     async fn drain_delay(&self, service: &str) -> Result<Option<Duration>, CallError> {
         match self {
             Self::Aws(driver) => driver.drain_delay(service).await,
+            Self::Consul(driver) => driver.drain_delay(service).await,
             Self::Haproxy(driver) => driver.drain_delay(service).await,
             Self::Http(driver) => driver.drain_delay(service).await,
         }
@@ -84,6 +99,7 @@ impl Registry for Driver {
     fn family(&self, service: &str) -> Option<Family> {
         match self {
             Self::Aws(driver) => driver.family(service),
+            Self::Consul(driver) => driver.family(service),
             Self::Haproxy(driver) => driver.family(service),
             Self::Http(driver) => driver.family(service),
         }
@@ -92,6 +108,7 @@ impl Registry for Driver {
     fn pace(&self) -> Pace {
         match self {
             Self::Aws(driver) => driver.pace(),
+            Self::Consul(driver) => driver.pace(),
             Self::Haproxy(driver) => driver.pace(),
             Self::Http(driver) => driver.pace(),
         }

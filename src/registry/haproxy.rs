@@ -32,6 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{Instant, timeout_at};
 
 use self::backend::{Owner, Phase, Server, Steps};
@@ -72,6 +73,12 @@ impl Haproxy {
         let instances = Instances::new(config, registry, credentials)?;
         let backends = config.backends.clone();
         Ok(Self { cluster: cluster.clone(), backends, instances, turns: Mutex::default(), shares: Mutex::default() })
+    }
+
+    /// The same, showing in `gauge` how many processes are counted out.
+    pub fn showing(mut self, gauge: Gauge) -> Self {
+        self.instances.show_in(gauge);
+        self
     }
 
     fn backend(&self, service: &str) -> HaproxyBackend {

@@ -5,12 +5,15 @@
 //! Invariant: every wait has a deadline, and says what it waited for and what it saw last.
 //! Absent on purpose: bare sleeps; anything of Lockstep (`world`).
 
+use std::collections::BTreeSet;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -95,6 +98,20 @@ impl Cluster {
     /// The pod of that name as it is now.
     pub(crate) fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
         self.block_on(Api::<Pod>::namespaced(self.client.clone(), namespace).get_opt(name)).expect("pods can be read")
+    }
+
+    /// Addresses and ports that are ready behind a Service.
+    pub(crate) fn ready_endpoints(&self, namespace: &str, service: &str) -> BTreeSet<SocketAddr> {
+        let api = Api::<EndpointSlice>::namespaced(self.client.clone(), namespace);
+        let mine = ListParams::default().labels(&format!("kubernetes.io/service-name={service}"));
+        let slices = self.block_on(api.list(&mine)).expect("endpoints can be listed").items;
+        let ready = |slice: EndpointSlice| {
+            let port = slice.ports.into_iter().flatten().find_map(|port| u16::try_from(port.port?).ok());
+            let endpoints = slice.endpoints.into_iter();
+            let ready = endpoints.filter(|one| one.conditions.as_ref().is_some_and(|conditions| conditions.ready == Some(true)));
+            ready.flat_map(|one| one.addresses).filter_map(move |address| Some(SocketAddr::new(address.parse().ok()?, port?)))
+        };
+        slices.into_iter().flat_map(ready).collect()
     }
 
     /// What the API server would make of a new pod, or why it refuses it; nothing is stored.

@@ -83,17 +83,19 @@ pub(crate) fn script(name: &str) -> PathBuf {
 }
 
 fn boot(state: PathBuf, nodes: usize) -> Ground {
-    run(script("packages"), &[]);
+    run(script("packages"), &["haproxy"]);
     let bin = PathBuf::from(run(script("build"), &[]));
     let folder = state.to_str().expect("mktemp prints text");
     run_aloof(script("up"), &[folder, bin.to_str().expect("paths are text"), "--nodes", &nodes.to_string()]);
     fs::write(state.join("bin"), bin.as_os_str().as_encoded_bytes()).expect("the folder is ours");
     if nodes > 0 {
         let images = state.join("images");
-        run(script("images"), &[env!("CARGO_BIN_EXE_lockstep"), images.to_str().expect("paths are text")]);
+        let here = env::current_exe().expect("this program runs");
+        let [images_text, here] = [&images, &here].map(|path| path.to_str().expect("paths are text"));
+        run(script("images"), &[env!("CARGO_BIN_EXE_lockstep"), images_text, here]);
         for node in 1..=nodes {
             let socket = format!("{folder}/node{node}/containerd.sock");
-            for image in ["lockstep.tar", "app.tar"] {
+            for image in ["lockstep.tar", "app.tar", "web.tar"] {
                 let image = images.join(image);
                 let import = Command::new(bin.join("ctr"))
                     .args(["--address", &socket, "--namespace", "k8s.io", "images", "import"])

@@ -19,8 +19,14 @@ mod admission_checks;
 mod admission_pods;
 mod cluster;
 mod ground;
+#[path = "../integration/haproxy_process.rs"]
+#[allow(dead_code, clippy::unwrap_used, reason = "it is of other tests, which use the rest of it")]
+mod haproxy_process;
+mod load;
+mod outside;
 mod registry;
 mod stories;
+mod web;
 mod world;
 
 use std::process::ExitCode;
@@ -38,9 +44,13 @@ const AT_ONCE: usize = 8;
 type Story = (&'static str, fn(&World));
 
 fn main() -> ExitCode {
+    if std::env::var_os(web::ROLE).is_some() {
+        return web::serve();
+    }
     let mut arguments = Arguments::from_args();
     let named = |(name, _): &Story| Trial::test(*name, || Ok(()));
-    let all: Vec<Trial> = stories::TOGETHER.iter().chain(stories::ALONE).map(named).collect();
+    let long = stories::LONG.iter().map(|story| named(story).with_ignored_flag(true));
+    let all: Vec<Trial> = stories::TOGETHER.iter().chain(stories::ALONE).map(named).chain(long).collect();
     if arguments.list || all.iter().all(|story| arguments.is_filtered_out(story)) {
         return libtest_mimic::run(&arguments, all).exit_code();
     }
@@ -53,22 +63,24 @@ fn main() -> ExitCode {
         Entered::Inside(ground) => {
             let world = Arc::new(World::install(Cluster::connect(ground)));
             arguments.test_threads.get_or_insert(AT_ONCE);
-            let together = tell(&world, &arguments, stories::TOGETHER);
+            let together = tell(&world, &arguments, stories::TOGETHER, false);
             arguments.test_threads = Some(1);
-            let alone = tell(&world, &arguments, stories::ALONE);
-            if together && alone { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            let alone = tell(&world, &arguments, stories::ALONE, false);
+            let long = tell(&world, &arguments, stories::LONG, true);
+            if together && alone && long { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
     }
 }
 
-/// Whether all of them went well.
-fn tell(world: &Arc<World>, arguments: &Arguments, stories: &[Story]) -> bool {
+/// Whether all of them went well. `ignored`: they are told only where that is asked for.
+fn tell(world: &Arc<World>, arguments: &Arguments, stories: &[Story], ignored: bool) -> bool {
     let trial = |&(name, story): &Story| {
         let world = Arc::clone(world);
         Trial::test(name, move || {
             story(&world);
             Ok(())
         })
+        .with_ignored_flag(ignored)
     };
     let passed = !libtest_mimic::run(arguments, stories.iter().map(trial).collect()).has_failed();
     if !passed {

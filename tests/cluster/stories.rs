@@ -11,6 +11,7 @@ pub(crate) mod findings;
 pub(crate) mod generated;
 pub(crate) mod registration;
 pub(crate) mod trouble;
+pub(crate) mod zero_loss;
 
 use std::time::Duration;
 
@@ -37,6 +38,7 @@ pub(crate) const TOGETHER: &[Story] = &[
 
 /// Told afterwards, one after the other, in this order: what is held to a second, and what takes Lockstep down.
 pub(crate) const ALONE: &[Story] = &[
+    ("no_request_is_lost_behind_haproxy", zero_loss::nothing_is_lost),
     ("a_pod_is_ready_only_once_the_registry_acknowledged", registration::ready_once_acknowledged),
     ("a_deleted_pod_is_drained_stopped_after_its_sleep_and_reaped_once_let_go", registration::a_deleted_pod),
     ("the_leader_is_killed_in_the_middle_of_a_rollout", trouble::the_leader_is_killed),
@@ -46,6 +48,9 @@ pub(crate) const ALONE: &[Story] = &[
     ("nothing_that_lockstep_asked_for_was_forbidden", end::no_request_was_forbidden),
     ("an_uninstall_in_the_middle_leaves_no_pod_held", end::an_uninstall),
 ];
+
+/// Told only where it is asked for (`--ignored`): it takes half an hour.
+pub(crate) const LONG: &[Story] = &[("zero_loss", zero_loss::everything)];
 
 /// The condition of that type.
 pub(crate) fn condition<'p>(pod: &'p Pod, kind: &str) -> Option<&'p PodCondition> {

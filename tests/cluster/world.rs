@@ -9,6 +9,7 @@ use std::process::Output;
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
+use crate::outside::{BACKENDS, Outside, PLAIN};
 use crate::registry::{Beside, Registry};
 
 /// Namespace of Lockstep.
@@ -44,12 +45,14 @@ pub(crate) struct World {
     pub cluster: Cluster,
     /// A registry that a story may end and start again.
     pub beside: Beside,
+    /// Load balancers outside of the cluster.
+    pub outside: Outside,
 }
 
 impl World {
     /// Makes the namespaces and installs the chart.
     pub(crate) fn install(cluster: Cluster) -> Self {
-        let world = Self { cluster, beside: Beside::new() };
+        let world = Self { cluster, beside: Beside::new(), outside: Outside::start() };
         world.furnish();
         let output = helm(&world.cluster, &["install"], &world.values());
         if !output.status.success() {
@@ -73,6 +76,7 @@ impl World {
                 "registry": registry, "service": name, "port": "http", "drain": { "fixed": "1s" },
             })
         };
+        let registries: Vec<Value> = [self.beside.entry()].into_iter().chain(self.outside.registries()).collect();
         json!({
             "image": { "tag": "test", "pullPolicy": "Never" },
             "registry": { "enabled": true },
@@ -80,8 +84,8 @@ impl World {
             "config": {
                 "cluster": "test",
                 "injection": { "margin": "2s" },
-                "registries": [self.beside.entry()],
-                "bindings": places.map(binding).collect::<Vec<_>>(),
+                "registries": registries,
+                "bindings": places.map(binding).chain(self.outside.bindings()).collect::<Vec<_>>(),
             },
         })
     }
@@ -105,8 +109,11 @@ impl World {
         let bound = BOUND.iter().map(|&(name, label, _)| namespace(name, json!({ "lockstep.dev/inject": label })));
         // Our own namespace takes only what the strictest Pod Security level allows.
         let own = namespace(NAMESPACE, json!({ "pod-security.kubernetes.io/enforce": "restricted" }));
+        // Strict: a pod that came while no replica answered would be sent requests, and lose them.
+        let strict = |name: &str| if name == PLAIN.name { json!({}) } else { json!({ "lockstep.dev/inject": "strict" }) };
+        let behind = BACKENDS.iter().map(|backend| namespace(backend.name, strict(backend.name)));
         let others = [namespace(UNLABELLED, json!({})), own, volume(&self.cluster)];
-        self.cluster.apply(&bound.chain(others).collect::<Vec<_>>());
+        self.cluster.apply(&bound.chain(behind).chain(others).collect::<Vec<_>>());
         self.beside.start(&self.cluster);
     }
 }

@@ -19,21 +19,31 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Haproxy {
     folder: TempDir,
     config: String,
+    mode: &'static str,
     child: Child,
 }
 
 impl Haproxy {
     /// Starts one with `sections` behind the usual defaults; `FOLDER` in them means its folder. Its socket has `level admin`.
     pub(crate) fn start(sections: &str) -> Self {
+        Self::launch(sections, "-db")
+    }
+
+    /// The same with a master, which takes a signal to reload.
+    pub(crate) fn start_mastered(sections: &str) -> Self {
+        Self::launch(sections, "-W")
+    }
+
+    fn launch(sections: &str, mode: &'static str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = format!(
-            "global\n stats socket FOLDER/admin level admin\n stats socket FOLDER/weak level user\n server-state-file FOLDER/state\n\
+            "global\n stats socket FOLDER/admin level admin expose-fd listeners\n stats socket FOLDER/weak level user\n server-state-file FOLDER/state\n\
              defaults\n mode http\n timeout connect 2s\n timeout client 60s\n timeout server 60s\n load-server-state-from-file global\n\
              {sections}\n"
         );
         let config = config.replace("FOLDER", folder.path().to_str().unwrap());
-        let child = launch(folder.path(), &config);
-        let one = Self { folder, config, child };
+        let child = launch(folder.path(), &config, mode);
+        let one = Self { folder, config, mode, child };
         one.wait();
         one
     }
@@ -50,30 +60,44 @@ impl Haproxy {
 
     /// What it answers to one command.
     pub(crate) fn ask(&self, command: &str) -> String {
-        let mut stream = UnixStream::connect(self.folder.path().join("admin")).unwrap();
-        writeln!(stream, "{command}").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        self.try_ask(command).unwrap()
     }
 
-    /// Keeps the state of its servers and starts anew, as a reload does.
-    pub(crate) fn reload(&mut self) {
-        let state = self.ask("show servers state");
-        std::fs::write(self.folder.path().join("state"), state).unwrap();
-        self.stop();
-        self.resume();
+    fn try_ask(&self, command: &str) -> std::io::Result<String> {
+        let mut stream = UnixStream::connect(self.folder.path().join("admin"))?;
+        writeln!(stream, "{command}")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// Keeps the state of its servers and, has the master start a new process, which takes the listeners over.
+    pub(crate) fn reload(&self) {
+        let before = self.process();
+        std::fs::write(self.folder.path().join("state"), self.ask("show servers state")).unwrap();
+        let id = self.child.id().to_string();
+        assert!(Command::new("/bin/sh").args(["-c", "kill -USR2 $0", &id]).status().unwrap().success());
+        let begun = Instant::now();
+        while self.process().is_none_or(|now| Some(now) == before) {
+            assert!(begun.elapsed() < PATIENCE, "HAProxy does not reload");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Id of the process that answers, if one does.
+    fn process(&self) -> Option<u32> {
+        let info = self.try_ask("show info").ok()?;
+        info.lines().find_map(|line| line.strip_prefix("Pid: ")?.trim().parse().ok())
     }
 
     /// Ends it at once.
     pub(crate) fn stop(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+        end(&mut self.child);
     }
 
     /// Starts it again.
     pub(crate) fn resume(&mut self) {
-        self.child = launch(self.folder.path(), &self.config);
+        self.child = launch(self.folder.path(), &self.config, self.mode);
         self.wait();
     }
 
@@ -88,17 +112,22 @@ impl Haproxy {
 
 impl Drop for Haproxy {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end(&mut self.child);
     }
 }
 
-fn launch(folder: &Path, config: &str) -> Child {
+fn launch(folder: &Path, config: &str, mode: &str) -> Child {
     let file: PathBuf = folder.join("haproxy.cfg");
     std::fs::write(&file, config).unwrap();
     let mut command = Command::new(PROGRAM);
-    command.args(["-db", "-f"]).arg(file).stdout(Stdio::null()).stderr(Stdio::null());
+    command.args([mode, "-f"]).arg(file).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("Debian's haproxy is installed")
+}
+
+/// Ends a process at once. What a master has started notices that it is gone, and ends too.
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// A port that nobody has at this moment.

@@ -15,6 +15,7 @@ use lockstep::target::{PodKey, PodUid, TargetState};
 use rstest::rstest;
 
 use crate::registry_conformance_grounds::{Ground, Kind};
+use crate::stand_in::Fixed;
 
 const CLUSTER: &str = "here";
 /// Longer than any registry of the tests takes for anything.
@@ -29,7 +30,7 @@ struct Subject {
 #[rstest]
 #[tokio::test]
 async fn a_target_is_registered_drained_and_deregistered(
-    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -53,7 +54,7 @@ async fn a_target_is_registered_drained_and_deregistered(
 #[rstest]
 #[tokio::test]
 async fn repeated_and_reordered_calls_do_no_harm(
-    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -85,7 +86,7 @@ async fn repeated_and_reordered_calls_do_no_harm(
 #[rstest]
 #[tokio::test]
 async fn foreign_targets_are_shown_and_left_alone(
-    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -98,10 +99,13 @@ async fn foreign_targets_are_shown_and_left_alone(
     subject.done(Operation::Register, ours, "a").await;
     subject.until(ours, "a", |listed| state(listed) == Some(TargetState::Active)).await;
     if subject.driver.capabilities().stamps {
-        // Neither under a uid of ours nor under its own.
-        for (operation, uid) in [Operation::Drain, Operation::Deregister].into_iter().flat_map(|one| [(one, "b"), (one, "other")]) {
-            let touched = subject.one(operation, foreign, uid).await;
-            assert!(touched.is_err(), "{operation:?} of a foreign target: {touched:?}");
+        // Neither under a uid of ours nor under its own. What is not there has been deregistered, as some say.
+        for uid in ["b", "other"] {
+            let drained = subject.one(Operation::Drain, foreign, uid).await;
+            assert!(drained.is_err(), "drain of a foreign target: {drained:?}");
+            let deregistered = subject.one(Operation::Deregister, foreign, uid).await;
+            assert!(deregistered.is_err() || subject.driver.capabilities().keys == TargetKeys::Exact, "{deregistered:?}");
+            assert!(subject.listing().await.targets.contains(shown), "it is left alone");
         }
     }
     subject.gone(ours, "a").await;
@@ -111,7 +115,7 @@ async fn foreign_targets_are_shown_and_left_alone(
 #[rstest]
 #[tokio::test]
 async fn a_newcomer_on_a_reused_address_is_not_removed(
-    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -131,7 +135,7 @@ async fn a_newcomer_on_a_reused_address_is_not_removed(
 #[rstest]
 #[tokio::test]
 async fn each_change_of_a_batch_has_its_own_result(
-    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -154,7 +158,7 @@ async fn each_change_of_a_batch_has_its_own_result(
 #[rstest]
 #[tokio::test]
 async fn a_blocking_read_is_answered_by_a_change(
-    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -178,7 +182,7 @@ async fn a_blocking_read_is_answered_by_a_change(
 #[rstest]
 #[tokio::test]
 async fn a_silent_endpoint_is_a_timeout(
-    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -195,7 +199,7 @@ async fn a_silent_endpoint_is_a_timeout(
 #[rstest]
 #[tokio::test]
 async fn a_refused_connection_certainly_left_nothing(
-    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -209,12 +213,12 @@ async fn a_refused_connection_certainly_left_nothing(
 #[rstest]
 #[tokio::test]
 async fn a_credential_that_changed_on_disk_counts(
-    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start_guarded(kind).await;
     let subject = Subject::of(&ground);
     subject.listing().await;
-    ground.change_credential_there();
+    ground.change_credential_there().await;
     let denied = subject.driver.list(&subject.service, None).await;
     assert!(matches!(denied, Err(CallError::Denied(_) | CallError::Unavailable(_))), "the old one is refused: {denied:?}");
     ground.change_credential_here();
@@ -224,10 +228,37 @@ async fn a_credential_that_changed_on_disk_counts(
     assert!(matches!(missing, Err(CallError::Unavailable(_))), "nothing is sent without it: {missing:?}");
 }
 
+/// Each call is cut off at another moment, as by a leader that dies, and then made again.
+#[rstest]
+#[tokio::test]
+async fn an_interrupted_call_is_made_good_by_the_next(
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+) {
+    let ground = Ground::start(kind).await;
+    let subject = Subject::of(&ground);
+    for micros in [0, 300, 1000, 3000] {
+        // One of its own each time: what was cut off may still be done, but never to the next.
+        let address = ground.address();
+        for operation in [Operation::Register, Operation::Deregister] {
+            let batch = [change(operation, address, "a")];
+            let cut = Duration::from_micros(micros);
+            let _ = tokio::time::timeout(cut, subject.driver.apply(&subject.service, &batch)).await;
+            match operation {
+                Operation::Register => {
+                    subject.until_done(operation, address, "a").await;
+                    subject.until(address, "a", |listed| state(listed) == Some(TargetState::Active)).await;
+                    assert_eq!(subject.listing().await.targets.len(), 1);
+                }
+                Operation::Drain | Operation::Deregister => subject.gone(address, "a").await,
+            }
+        }
+    }
+}
+
 #[rstest]
 #[tokio::test]
 async fn more_than_fits_into_one_request_is_listed_whole(
-    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -246,7 +277,7 @@ async fn more_than_fits_into_one_request_is_listed_whole(
 #[rstest]
 #[tokio::test]
 async fn a_certificate_of_a_stranger_is_refused_before_anything_is_sent(
-    #[values(Kind::Aws, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
 ) {
     let ground = Ground::start_guarded(kind).await;
     let subject = Subject::with(&ground, &ground.config_of_a_stranger().await);
@@ -254,6 +285,19 @@ async fn a_certificate_of_a_stranger_is_refused_before_anything_is_sent(
     let (listed, applied) = (subject.driver.list(&subject.service, None).await, subject.driver.apply(&subject.service, &change).await);
     assert!(matches!(&listed, Err(CallError::Unavailable(text)) if text.contains("certificate")), "{listed:?}");
     assert!(matches!(applied, Err(CallError::Unavailable(_))), "{applied:?}");
+}
+
+/// HAProxy has no word for it.
+#[rstest]
+#[tokio::test]
+async fn who_asks_to_slow_down_is_heard(#[values(Kind::Consul, Kind::Http)] kind: Kind) {
+    let ground = Ground::start(kind).await;
+    let slow = Fixed::with_status(429, "Retry-After: 1\r\n", "slow down");
+    let subject = Subject::with(&ground, &ground.config_at(&slow.address.to_string()));
+    let change = [change(Operation::Register, ground.address(), "a")];
+    let (listed, applied) = (subject.driver.list(&subject.service, None).await, subject.driver.apply(&subject.service, &change).await);
+    assert!(matches!(listed, Err(CallError::Throttled(_))), "{listed:?}");
+    assert!(matches!(applied, Err(CallError::Throttled(_))), "{applied:?}");
 }
 
 impl Subject {
@@ -276,6 +320,12 @@ impl Subject {
 
     async fn done(&self, operation: Operation, address: SocketAddr, uid: &str) {
         assert_eq!(self.one(operation, address, uid).await, Ok(()), "{operation:?} {address} {uid}");
+    }
+
+    /// Asks until it is answered; an earlier call may be under way still.
+    async fn until_done(&self, operation: Operation, address: SocketAddr, uid: &str) {
+        let asking = async { while self.one(operation, address, uid).await != Ok(()) {} };
+        tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| panic!("{operation:?} {address} {uid} is not done"));
     }
 
     /// Asks until the target is not listed any more, as the reconciler does.

@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockstep::config::{DriverConfig, HaproxyBackend, HaproxyConfig, HttpConfig, RegistryConfig, Servers};
+use lockstep::config::{ConsulConfig, DriverConfig, HaproxyBackend, HaproxyConfig, HttpConfig, RegistryConfig, Servers};
 use lockstep::reconcile::Drivers;
 use lockstep::registry::driver::{Driver, Opener};
-use reqwest::Client;
+use prometheus_client::metrics::family::Family;
+use reqwest::{Client, Method};
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::authority::Authority;
+use crate::consul_process::Consul;
 use crate::elbv2::Simulator;
 use crate::elbv2::model::Group;
 use crate::haproxy_process::{Haproxy, free_port};
@@ -25,6 +27,7 @@ use crate::stand_in::Front;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Aws,
+    Consul,
     Http,
     HaproxyDynamic,
     HaproxyTemplate,
@@ -43,10 +46,17 @@ pub(crate) struct Ground {
 
 enum RealRegistry {
     Aws { simulator: Simulator, arn: String },
+    Consul { process: Box<Consul>, accessor: String },
     Http(Inside),
     Haproxy { processes: Mutex<Vec<Haproxy>>, tls: SocketAddr },
 }
 
+/// What the page of the driver asks for.
+pub(crate) const RULES: &str = r#"
+    node "lockstep-here" { policy = "write" }
+    node_prefix "" { policy = "read" }
+    service "web" { policy = "write" }
+"#;
 /// Those of [`TEMPLATE`].
 const SLOTS: usize = 4;
 const TEMPLATE: &str = "backend web\n balance roundrobin\n server-template lockstep 1-4 127.0.0.1:1 check inter 200ms disabled\n";
@@ -67,6 +77,7 @@ impl Ground {
         std::fs::create_dir(folder.path().join("credentials")).unwrap();
         let registry = match kind {
             Kind::Aws => elbv2(folder.path()).await,
+            Kind::Consul => consul(folder.path(), guarded).await,
             Kind::Http => http(folder.path(), guarded).await,
             Kind::HaproxyDynamic => haproxy(folder.path(), guarded, &[DYNAMIC]),
             Kind::HaproxyTemplate => haproxy(folder.path(), guarded, &[TEMPLATE]),
@@ -82,12 +93,13 @@ impl Ground {
             return Arc::new(Driver::Aws(Box::new(aws::with_credentials(config, credentials))));
         }
         let config = RegistryConfig { name: "subject".into(), driver: driver.clone() };
-        Opener { credentials: self.credentials() }.open(&config, &cluster.into()).unwrap()
+        Opener { credentials: self.credentials(), instances_out: Family::default() }.open(&config, &cluster.into()).unwrap()
     }
 
     pub(crate) fn config(&self) -> DriverConfig {
         match &self.registry {
             RealRegistry::Aws { simulator, .. } => self.config_at(simulator.url.trim_start_matches("http://")),
+            RealRegistry::Consul { process, .. } => self.config_at(&process.address().to_string()),
             RealRegistry::Http(server) => self.config_at(server.url.trim_start_matches("http://")),
             RealRegistry::Haproxy { tls, .. } if self.guarded => self.haproxy_config(vec![format!("localhost:{}", tls.port())]),
             RealRegistry::Haproxy { processes, .. } => {
@@ -98,12 +110,11 @@ impl Ground {
 
     /// The same, at another address.
     pub(crate) fn config_at(&self, address: &str) -> DriverConfig {
+        let token = self.guarded.then(|| "credential".to_owned());
         match self.registry {
             RealRegistry::Aws { .. } => DriverConfig::Aws(aws::config(&format!("http://{address}"))),
-            RealRegistry::Http(_) => {
-                let token = self.guarded.then(|| "credential".to_owned());
-                DriverConfig::Http(HttpConfig { url: format!("http://{address}"), token, ca: None })
-            }
+            RealRegistry::Consul { .. } => DriverConfig::Consul(ConsulConfig { address: format!("http://{address}"), token, ca: None }),
+            RealRegistry::Http(_) => DriverConfig::Http(HttpConfig { url: format!("http://{address}"), token, ca: None }),
             RealRegistry::Haproxy { .. } => self.haproxy_config(vec![address.to_owned()]),
         }
     }
@@ -116,7 +127,7 @@ impl Ground {
         match &self.registry {
             RealRegistry::Aws { arn, .. } => arn,
             RealRegistry::Http(_) => "shop/web",
-            RealRegistry::Haproxy { .. } => "web",
+            RealRegistry::Consul { .. } | RealRegistry::Haproxy { .. } => "web",
         }
     }
 
@@ -126,6 +137,10 @@ impl Ground {
         let ca = Some("stranger".to_owned());
         match &self.registry {
             RealRegistry::Aws { simulator, .. } => DriverConfig::Aws(aws::config(&Front::start(&simulator.url).await.url)),
+            RealRegistry::Consul { process, .. } => {
+                let address = Front::start(&process.address().to_string()).await.url;
+                DriverConfig::Consul(ConsulConfig { address, token: Some("credential".to_owned()), ca })
+            }
             RealRegistry::Http(server) => {
                 DriverConfig::Http(HttpConfig { url: Front::start(&server.url).await.url, token: Some("credential".to_owned()), ca })
             }
@@ -156,6 +171,10 @@ impl Ground {
                 simulator.model().put(arn, address);
                 simulator.pass(Duration::from_secs(60));
             }
+            RealRegistry::Consul { process, .. } => {
+                let service = json!({"Service": "web", "ID": "other", "Address": address.ip(), "Port": address.port()});
+                process.put("catalog/register", &json!({"Node": "machine", "Address": "127.0.0.1", "Service": service})).await;
+            }
             RealRegistry::Http(server) => {
                 let url = format!("{}/v1/services/shop%2Fweb/targets/{address}/other", server.url);
                 let client = Client::builder().no_proxy().build().unwrap();
@@ -172,9 +191,15 @@ impl Ground {
     }
 
     /// Changes the credential on the registry's side.
-    pub(crate) fn change_credential_there(&self) {
+    pub(crate) async fn change_credential_there(&self) {
         match &self.registry {
             RealRegistry::Aws { simulator, .. } => _ = simulator.model().refused_keys.insert("AKIDFIRST".into(), "InvalidClientTokenId"),
+            RealRegistry::Consul { process, accessor } => {
+                let (secret, _) = process.token(RULES).await;
+                std::fs::write(self.folder.path().join("next"), secret).unwrap();
+                let (status, answer) = process.ask(Method::DELETE, &format!("acl/token/{accessor}"), None).await;
+                assert_eq!(status, 200, "{answer}");
+            }
             RealRegistry::Http(_) => std::fs::write(self.folder.path().join("there"), "second\n").unwrap(),
             RealRegistry::Haproxy { processes, .. } => {
                 let authority = Authority::new("second");
@@ -212,6 +237,19 @@ async fn elbv2(folder: &Path) -> RealRegistry {
     std::fs::write(folder.join("credentials/credential"), "AKIDFIRST\n").unwrap();
     std::fs::write(folder.join("next"), "AKIDSECOND\n").unwrap();
     RealRegistry::Aws { simulator, arn }
+}
+
+async fn consul(folder: &Path, guarded: bool) -> RealRegistry {
+    if !guarded {
+        return RealRegistry::Consul { process: Box::new(Consul::start().await), accessor: String::new() };
+    }
+    let authority = Authority::new("consul");
+    let certificate = folder.join("certificate");
+    std::fs::write(&certificate, authority.certificate + &authority.key).unwrap();
+    let process = Consul::start_guarded(&certificate).await;
+    let (secret, accessor) = process.token(RULES).await;
+    std::fs::write(folder.join("credentials/credential"), secret).unwrap();
+    RealRegistry::Consul { process: Box::new(process), accessor }
 }
 
 async fn http(folder: &Path, guarded: bool) -> RealRegistry {

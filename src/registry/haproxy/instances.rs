@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
 use super::backend::Backend;
@@ -37,6 +38,7 @@ pub(super) struct Instances {
     timeout: Duration,
     ca: Option<Credential>,
     known: Mutex<HashMap<Place, Health>>,
+    out: Gauge,
 }
 
 /// A process that counts, with its backend as it was read.
@@ -76,7 +78,12 @@ impl Instances {
             return Err(OpenError::Unusable { name: registry.clone(), reason: "addresses is empty".to_owned() });
         }
         let ca = config.tls_ca.as_deref().map(|name| Credential::new(credentials, registry, name)).transpose()?;
-        Ok(Self { addresses, timeout: config.instance_timeout, ca, known: Mutex::default() })
+        Ok(Self { addresses, timeout: config.instance_timeout, ca, known: Mutex::default(), out: Gauge::default() })
+    }
+
+    /// From now on `gauge` shows how many are counted out.
+    pub(super) fn show_in(&mut self, gauge: Gauge) {
+        self.out = gauge;
     }
 
     /// Every process that counts, with the backend `service` as it is.
@@ -151,6 +158,8 @@ impl Instances {
                 }
             }
         }
+        let out = known.values().filter(|health| health.out).count();
+        self.out.set(i64::try_from(out).unwrap_or(i64::MAX));
         match failed {
             Some(error) => Err(error),
             None if counted.is_empty() => Err(CallError::Unavailable("no instance can be reached".to_owned())),
@@ -184,6 +193,13 @@ impl Instances {
         places.sort();
         places.dedup();
         Ok(places)
+    }
+}
+
+impl Drop for Instances {
+    fn drop(&mut self) {
+        // Of a registry that is no more, nothing is out.
+        self.out.set(0);
     }
 }
 

@@ -114,7 +114,7 @@ pub(crate) fn lockstep_is_down(world: &World) {
 }
 
 /// Name of the replica that reconciles.
-fn leader(world: &World) -> String {
+pub(crate) fn leader(world: &World) -> String {
     eventually("a replica holds the Lease", SOON, || {
         let lease = world.cluster.kubectl(&["get", "lease", "--namespace", NAMESPACE, "lockstep", "-o", "json"]);
         let lease: Value = serde_json::from_str(&lease).expect("kubectl prints JSON");
@@ -124,7 +124,7 @@ fn leader(world: &World) -> String {
 }
 
 /// Ends the process of a replica as a crash does: no preStop, no SIGTERM, the Lease not given back.
-fn kill(world: &World, pod: &str) {
+pub(crate) fn kill(world: &World, pod: &str) {
     let pod = world.cluster.pod(NAMESPACE, pod).expect("the leader is there");
     let status = pod.status.and_then(|status| status.container_statuses).expect("it runs").remove(0);
     let container = status.container_id.expect("it runs");

@@ -1,0 +1,257 @@
+//! Requests from outside while pods come and go behind a real HAProxy: how many are lost, with Lockstep and without.
+//!
+//! Invariant: with Lockstep none is; without it some are, or the load proves nothing.
+//! Absent on purpose: a verdict about speed; the slowest answer stands in the table for whoever asks.
+
+mod follow;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cluster::eventually;
+use crate::load::{Load, Tally};
+use crate::outside::{Backend, DYNAMIC, PAIR, PLAIN, SLOTS};
+use crate::stories::trouble::{kill, leader};
+use crate::stories::{holds, living, name, seen};
+use crate::web;
+use crate::world::{self, NAMESPACE, World};
+
+/// Pods of the workload.
+const PODS: usize = 4;
+/// A rollout that waits for a new leader takes longest.
+const SLOWLY: Duration = Duration::from_secs(180);
+/// Rollouts of each kind in the long test.
+const ROLLOUTS: usize = 10;
+
+/// Something that is done to a workload.
+type Phase = fn(&Steady<'_>);
+
+/// One row of the table.
+struct Row {
+    what: String,
+    with: Option<Tally>,
+    without: Option<Tally>,
+}
+
+/// The short round: one rollout, pods deleted, up and down.
+pub(crate) fn nothing_is_lost(world: &World) {
+    let steady = Steady::start(world, &DYNAMIC, 3);
+    let tally = steady.under_load(|steady| {
+        steady.roll();
+        steady.delete_pods(1);
+        steady.scale(4);
+        steady.scale(2);
+    });
+    assert!(tally.requests > 500, "{tally:?} is no load");
+    assert_eq!(tally.failures, 0, "{tally:?}");
+    steady.end();
+}
+
+/// All of it, with the table of `docs/zero-loss.md`.
+pub(crate) fn everything(world: &World) {
+    // Time for another leader to take over before a pod stops, as an install has it by default.
+    let mut values = world.values();
+    values["config"]["injection"]["margin"] = "15s".into();
+    let output = world::helm(&world.cluster, &["upgrade"], &values);
+    assert!(output.status.success(), "helm upgrade: {}", String::from_utf8_lossy(&output.stderr));
+
+    let mut rows = ordinary(world);
+    rows.extend([
+        leaders_killed(world),
+        reloaded(world, &SLOTS, "slots, HAProxy reloaded in each rollout"),
+        reloaded(world, &DYNAMIC, "dynamic servers, HAProxy reloaded in each rollout"),
+        one_of_two_stopped(world),
+    ]);
+    let table = print(&rows);
+    std::fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join("zero-loss.md"), &table).expect("the folder is ours");
+    eprintln!("\n{table}");
+    let lost = |of: fn(&Row) -> &Option<Tally>| move |row: &Row| of(row).as_ref().is_some_and(|tally| tally.failures > 0);
+    // A reload loses dynamic servers, which the operators' page warns of.
+    let kept: Vec<&str> =
+        rows.iter().filter(|row| !row.what.starts_with("dynamic")).filter(|row| lost(|row| &row.with)(row)).map(|row| &*row.what).collect();
+    assert_eq!(kept, [] as [&str; 0], "requests were lost with Lockstep");
+    assert!(rows.iter().any(lost(|row| &row.without)), "nothing was lost without Lockstep, so the load proves nothing");
+}
+
+/// What happens every day, with Lockstep and with a loop that follows the cluster.
+fn ordinary(world: &World) -> Vec<Row> {
+    let phases: [(&str, Phase); 3] = [
+        ("rollouts", |steady| (0..rollouts()).for_each(|_| steady.roll())),
+        ("pods deleted", |steady| steady.delete_pods(rollouts())),
+        ("scaled up and down", |steady| {
+            for _ in 0..rollouts().div_ceil(3) {
+                steady.scale(PODS + 3);
+                steady.scale(2);
+                steady.scale(PODS);
+            }
+        }),
+    ];
+    let with = Steady::start(world, &DYNAMIC, PODS);
+    let with_tallies: Vec<Tally> = phases.iter().map(|(_, phase)| with.under_load(phase)).collect();
+    with.end();
+    let without_tallies: Vec<Tally> = follow::beside(world, &PLAIN, || {
+        let without = Steady::start(world, &PLAIN, PODS);
+        let tallies = phases.iter().map(|(_, phase)| without.under_load(phase)).collect();
+        without.end();
+        tallies
+    });
+    let tallies = with_tallies.into_iter().zip(without_tallies);
+    phases
+        .iter()
+        .zip(tallies)
+        .map(|((what, _), (with, without))| Row { what: (*what).to_owned(), with: Some(with), without: Some(without) })
+        .collect()
+}
+
+fn leaders_killed(world: &World) -> Row {
+    let steady = Steady::start(world, &DYNAMIC, PODS);
+    let with = steady.under_load(|steady| {
+        for _ in 0..rollouts() {
+            steady.roll_while(|| {
+                let leader = leader(world);
+                kill(world, &leader);
+                // A container that was killed often is started later and later; another pod is started at once.
+                world.cluster.kubectl(&["delete", "pod", "--namespace", NAMESPACE, &leader, "--force", "--grace-period=0"]);
+            });
+            world.cluster.kubectl(&["rollout", "status", "deployment/lockstep", "--namespace", NAMESPACE, "--timeout", "120s"]);
+        }
+    });
+    steady.end();
+    Row { what: "leader killed in each rollout".to_owned(), with: Some(with), without: None }
+}
+
+fn reloaded(world: &World, backend: &'static Backend, what: &str) -> Row {
+    let steady = Steady::start(world, backend, PODS);
+    let with = steady.under_load(|steady| {
+        for _ in 0..rollouts() {
+            steady.roll_while(|| world.outside.first().reload());
+        }
+    });
+    steady.end();
+    Row { what: what.to_owned(), with: Some(with), without: None }
+}
+
+fn one_of_two_stopped(world: &World) -> Row {
+    let steady = Steady::start(world, &PAIR, PODS);
+    let with = steady.under_load(|steady| {
+        for _ in 0..rollouts() {
+            steady.roll_while(|| world.outside.second().stop());
+            world.outside.second().resume();
+        }
+    });
+    steady.end();
+    Row { what: "one of two HAProxy stopped in each rollout".to_owned(), with: Some(with), without: None }
+}
+
+/// A workload behind a balancer.
+struct Steady<'w> {
+    world: &'w World,
+    backend: &'static Backend,
+}
+
+impl<'w> Steady<'w> {
+    fn start(world: &'w World, backend: &'static Backend, pods: usize) -> Self {
+        world.cluster.apply(&[deployment(backend.name, pods), service(backend.name)]);
+        let steady = Self { world, backend };
+        steady.await_pods(pods);
+        steady
+    }
+
+    /// What came of the requests while something was done.
+    fn under_load(&self, deed: impl FnOnce(&Self)) -> Tally {
+        let load = Load::start(self.world.outside.front(self.backend));
+        deed(self);
+        load.stop()
+    }
+
+    fn roll(&self) {
+        self.roll_while(|| {});
+    }
+
+    /// A rollout, in whose middle something happens.
+    fn roll_while(&self, deed: impl FnOnce()) {
+        let old: Vec<String> = living(self.world, self.backend.name).iter().map(|pod| name(pod).to_owned()).collect();
+        self.kubectl(&["rollout", "restart", "deployment/web"]);
+        eventually("a new pod comes", SLOWLY, || {
+            let pods = living(self.world, self.backend.name);
+            let new = pods.iter().any(|pod| !old.iter().any(|old| old == name(pod)));
+            if new { Ok(()) } else { Err(format!("{} old ones", pods.len())) }
+        });
+        deed();
+        self.kubectl(&["rollout", "status", "deployment/web", "--timeout", "180s"]);
+    }
+
+    fn delete_pods(&self, count: usize) {
+        for _ in 0..count {
+            let pods = living(self.world, self.backend.name);
+            self.kubectl(&["delete", "pod", name(&pods[0]), "--wait=false"]);
+            self.await_pods(pods.len());
+        }
+    }
+
+    fn scale(&self, pods: usize) {
+        self.kubectl(&["scale", "deployment/web", "--replicas", &pods.to_string()]);
+        self.await_pods(pods);
+    }
+
+    /// Takes the workload away and waits until its last pod is gone.
+    fn end(self) {
+        self.kubectl(&["delete", "deployment/web", "service/web"]);
+        eventually("the pods are gone", SLOWLY, || {
+            let pods = self.world.cluster.pods(self.backend.name, "app=web");
+            if pods.is_empty() { Ok(()) } else { Err(pods.iter().map(seen).collect::<Vec<_>>().join("; ")) }
+        });
+    }
+
+    fn await_pods(&self, count: usize) {
+        eventually(&format!("{count} pods of {} are Ready", self.backend.name), SLOWLY, || {
+            let pods = living(self.world, self.backend.name);
+            let ready = pods.len() == count && pods.iter().all(|pod| holds(pod, "Ready"));
+            if ready { Ok(()) } else { Err(pods.iter().map(seen).collect::<Vec<_>>().join("; ")) }
+        });
+    }
+
+    fn kubectl(&self, arguments: &[&str]) {
+        self.world.cluster.kubectl(&[arguments, &["--namespace", self.backend.name]].concat());
+    }
+}
+
+/// Rollouts of each kind: `ROLLOUTS` in the environment, for a quick look.
+fn rollouts() -> usize {
+    std::env::var("ROLLOUTS").ok().and_then(|text| text.parse().ok()).unwrap_or(ROLLOUTS)
+}
+
+fn print(rows: &[Row]) -> String {
+    let cells = |tally: &Option<Tally>| match tally {
+        Some(tally) => format!("{} | {} | {} ms", tally.requests, tally.failures, tally.slowest.as_millis()),
+        None => "– | – | –".to_owned(),
+    };
+    let mut table = format!("{} of each, {PODS} pods\n\n", rollouts());
+    table +=
+        "| | with: requests | failed | slowest | without: requests | failed | slowest |\n| --- | --- | --- | --- | --- | --- | --- |\n";
+    for row in rows {
+        let _ = writeln!(table, "| {} | {} | {} |", row.what, cells(&row.with), cells(&row.without));
+    }
+    for tally in rows.iter().filter_map(|row| row.with.as_ref()).filter(|tally| tally.failures > 0) {
+        let _ = writeln!(table, "\nlost with Lockstep: {:?}", tally.words);
+    }
+    table
+}
+
+fn deployment(namespace: &str, replicas: usize) -> Value {
+    let mut deployment = world::deployment(namespace, u32::try_from(replicas).expect("a few"));
+    let container = &mut deployment["spec"]["template"]["spec"]["containers"][0];
+    container["image"] = "web:test".into();
+    container["env"] = json!([{ "name": web::ROLE, "value": "yes" }]);
+    deployment
+}
+
+fn service(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web", "namespace": namespace },
+        "spec": { "selector": { "app": "web" }, "ports": [{ "name": "http", "port": 80, "targetPort": "http" }] },
+    })
+}
