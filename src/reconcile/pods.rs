@@ -73,6 +73,8 @@ pub struct Entry {
     pub confirmed: Seq,
     /// A write or a read of the pod is on its way.
     pub busy: Busy,
+    /// It stands in the queue for a write.
+    pub queued: bool,
     /// What is told once its write is done.
     pub tell: Option<Notice>,
     /// Back-off of its writes.
@@ -282,6 +284,7 @@ impl Entry {
             ended: None,
             confirmed: Seq::default(),
             busy: Busy::No,
+            queued: false,
             tell: None,
             backoff: Backoff::default(),
             doubtful: false,
@@ -303,6 +306,7 @@ impl Entry {
         self.memory.told = Default::default();
         self.ended = None;
         self.busy = Busy::No;
+        self.queued = false;
         self.backoff.succeed();
         self.doubtful = false;
         self.reason = None;
