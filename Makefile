@@ -40,9 +40,10 @@ simulate: ## random worlds of the simulation; SEEDS=5000 runs so many, SEED=7 re
 scenarios: ## the scenario files, run by the simulation; DIR=folder runs others
 	@LOCKSTEP_SCENARIOS=$(DIR) cargo test --locked --test simulation scenarios
 
-bench: ## what a review costs, as tables and in target/bench; figures are comparable within one run only
+bench: packages programs ## what a review and a registration cost, as tables and in target/bench; figures are comparable within one run only
 	@cargo bench --locked --bench admission
 	@cargo bench --locked --bench serving
+	@cargo bench --locked --bench registration
 
 fuzz: $(FUZZ) ## hostile input for review, configuration and record; SECONDS=3600 for each of them
 	@for target in review configuration record; do \

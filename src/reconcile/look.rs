@@ -37,6 +37,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                 self.look(&uid, &mut asked);
             }
             self.grant(asked);
+            self.call_up_writers();
             if self.dirty.is_empty() {
                 return;
             }

@@ -57,6 +57,8 @@ pub struct Entry {
     pub ended: Option<Seq>,
     /// A write or a read of the pod is on its way.
     pub busy: Busy,
+    /// It stands in the queue for a write.
+    pub queued: bool,
     /// What is told once its write is done.
     pub tell: Option<Notice>,
     /// Back-off of its writes.
@@ -251,6 +253,7 @@ impl Entry {
             memory: Memory::default(),
             ended: None,
             busy: Busy::No,
+            queued: false,
             tell: None,
             backoff: Backoff::default(),
             doubtful: false,
@@ -272,6 +275,7 @@ impl Entry {
         self.memory.told = Default::default();
         self.ended = None;
         self.busy = Busy::No;
+        self.queued = false;
         self.backoff.succeed();
         self.doubtful = false;
         self.reason = None;

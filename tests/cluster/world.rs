@@ -19,7 +19,7 @@ pub(crate) const SLEEP: i64 = 3;
 /// Grace period that every workload asks for.
 pub(crate) const GRACE: i64 = 5;
 
-/// Namespaces with a binding each, of the same name as the service; opted in with that label, registered there.
+/// Namespaces with a binding each, of the same name as the service; opted in with that label if it is not empty, registered there.
 const BOUND: &[(&str, &str, &str)] = &[
     ("prepared", "enabled", "local"),
     ("generated", "enabled", "local"),
@@ -31,8 +31,24 @@ const BOUND: &[(&str, &str, &str)] = &[
     ("outage", "enabled", "beside"),
     ("leader", "enabled", "local"),
     ("open", "enabled", "local"),
+    ("broken", "enabled", "local"),
     ("closed", "strict", "local"),
     ("kept", "enabled", "local"),
+    ("stubborn", "enabled", "local"),
+    ("forced", "enabled", "local"),
+    ("hurried", "enabled", "local"),
+    ("evicted", "enabled", "local"),
+    ("doomed", "enabled", "local"),
+    ("joining", "", "local"),
+    ("stateful", "enabled", "local"),
+    ("crashing", "enabled", "local"),
+    ("flapping", "enabled", "local"),
+    ("everywhere", "enabled", "local"),
+    ("evacuated", "enabled", "local"),
+    ("lost", "enabled", "local"),
+    ("interrupted", "enabled", "local"),
+    ("upgraded", "enabled", "local"),
+    ("doubled", "enabled", "local"),
     ("leaving", "enabled", "local"),
 ];
 
@@ -84,6 +100,7 @@ impl World {
             "config": {
                 "cluster": "test",
                 "injection": { "margin": "2s" },
+                "registration": { "unreachableAfter": "10s" },
                 "registries": registries,
                 "bindings": places.map(binding).chain(self.outside.bindings()).collect::<Vec<_>>(),
             },
@@ -106,7 +123,10 @@ impl World {
     }
 
     fn furnish(&self) {
-        let bound = BOUND.iter().map(|&(name, label, _)| namespace(name, json!({ "lockstep.dev/inject": label })));
+        let bound = BOUND.iter().map(|&(name, label, _)| match label {
+            "" => namespace(name, json!({})),
+            label => namespace(name, json!({ "lockstep.dev/inject": label })),
+        });
         // Our own namespace takes only what the strictest Pod Security level allows.
         let own = namespace(NAMESPACE, json!({ "pod-security.kubernetes.io/enforce": "restricted" }));
         // Strict: a pod that came while no replica answered would be sent requests, and lose them.
@@ -143,6 +163,11 @@ pub(crate) fn deployment(namespace: &str, replicas: u32) -> Value {
 pub(crate) fn pod(namespace: &str, name: &str, mut labels: Value) -> Value {
     labels["app"] = "web".into();
     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": namespace, "labels": labels }, "spec": pod_spec() })
+}
+
+/// A container's command: a shell below an init that passes signals on.
+pub(crate) fn shell(script: &str) -> Value {
+    json!(["/init", "--", "/bin/sh", "-c", script])
 }
 
 fn namespace(name: &str, labels: Value) -> Value {
