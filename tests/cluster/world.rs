@@ -191,7 +191,8 @@ fn pod_spec() -> Value {
         "containers": [{
             "name": "web", "image": "app:test", "imagePullPolicy": "Never",
             "ports": [{ "name": "http", "containerPort": 8080 }],
-            "readinessProbe": { "httpGet": { "path": "/", "port": "http" }, "periodSeconds": 1 },
+            // Patient, so that a busy machine makes no pod unready.
+            "readinessProbe": { "httpGet": { "path": "/", "port": "http" }, "periodSeconds": 1, "timeoutSeconds": 10 },
         }],
     })
 }

@@ -44,7 +44,7 @@ fn ground(pairs: &[&Authority]) -> Ground {
 
 fn ground_of(pairs: &[&Authority], name: &'static str) -> Ground {
     let server = MemoryApi::default();
-    server.put(HOOKS, json!({"metadata": {"name": "lockstep"}, "webhooks": [{"name": "enabled.lockstep.dev", "clientConfig": {"service": {"name": "lockstep", "namespace": "lockstep-system"}}}]}));
+    server.put(HOOKS, json!({"metadata": {"name": "lockstep"}, "webhooks": [{"name": "enabled.lockstep.dev", "clientConfig": {}}]}));
     let mut running = JoinSet::new();
     let folders: Vec<TempDir> = pairs.iter().map(|pair| folder(pair)).collect();
     let serving = folders.iter().map(|folder| replica(&server, folder.path(), name, &mut running)).collect();
@@ -80,8 +80,8 @@ fn replica(server: &MemoryApi, folder: &Path, name: &str, running: &mut JoinSet<
         serving: serving.clone(),
         metrics: Arc::new(Metrics::new()),
     };
-    let (kind, namespace) = (Kind::Mutating, "lockstep-system".to_owned());
-    let healer = Bundle { api, clock, kind, name: "lockstep".into(), namespace, origin: Origin::Replicas };
+    let healer =
+        Bundle { api, clock, kind: Kind::Mutating, name: "lockstep".into(), namespace: "lockstep-system".into(), origin: Origin::Replicas };
     let ((bundle, wanted), (tell, seen)) = (watch::channel(None), watch::channel(Seen::Nothing));
     running.spawn(healer.run(wanted, tell));
     running.spawn(files.run(bundle, vec![seen]));

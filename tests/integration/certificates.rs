@@ -53,8 +53,14 @@ fn replica(server: &MemoryApi, lives: Lifetimes, running: &mut JoinSet<()>) -> A
         serving: serving.clone(),
         metrics: Arc::new(Metrics::new()),
     };
-    let (kind, origin) = (Kind::Mutating, Origin::Secret(SECRET.into()));
-    let healer = Bundle { api, clock, kind, name: "lockstep".into(), namespace: NAMESPACE.into(), origin };
+    let healer = Bundle {
+        api,
+        clock,
+        kind: Kind::Mutating,
+        name: "lockstep".into(),
+        namespace: NAMESPACE.into(),
+        origin: Origin::Secret(SECRET.into()),
+    };
     let ((bundle, wanted), (tell, seen)) = (watch::channel(None), watch::channel(Seen::Nothing));
     running.spawn(healer.run(wanted, tell));
     running.spawn(keeper.run(bundle, vec![seen]));

@@ -118,8 +118,7 @@ pub(crate) fn flapping(world: &World) {
     let container = &mut spec["containers"][0];
     container["command"] = world::shell(": > /flap/well; exec /bin/httpd -f -p 8080 -h /www");
     container["volumeMounts"] = json!([{ "name": "flap", "mountPath": "/flap" }]);
-    container["readinessProbe"] =
-        json!({ "exec": { "command": world::shell("test -e /flap/well") }, "periodSeconds": 1, "failureThreshold": 1 });
+    container["readinessProbe"] = json!({ "exec": { "command": world::shell("test -e /flap/well") }, "periodSeconds": 1, "timeoutSeconds": 10, "failureThreshold": 1 });
     world.cluster.apply(&[web]);
     let pods = await_active(world, "flapping", 3);
     let set = |pod: &Pod, well: bool| {
