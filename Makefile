@@ -13,7 +13,7 @@ STEP := .ci/step
 ROOT := $(filter 0,$(shell id -u))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long zero-loss simulate scenarios bench fuzz mutants fmt lint audit image packages programs moto clean
+.PHONY: help demo test test-long zero-loss simulate scenarios bench fuzz mutants fmt lint audit image packages programs peers clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -21,7 +21,7 @@ help: ## this list
 demo: packages programs image ## a real cluster, a real rollout, narrated; KEEP=1 leaves the cluster up
 	@KEEP=$(KEEP) tests/cluster/demo target/image/lockstep
 
-test: packages programs moto ## all tests, those on a real cluster included
+test: packages programs peers ## all tests, those on a real cluster included
 	@$(STEP) "compile the tests" cargo test --locked --no-run
 	@$(STEP) "run the tests" cargo test --locked --no-fail-fast
 
@@ -58,7 +58,7 @@ lint: packages $(DENY) ## formatting, clippy, licences and bans, scripts, chart
 	@$(STEP) "formatting" cargo fmt --check
 	@$(STEP) "clippy" cargo clippy --locked --all-targets -- -D warnings
 	@$(STEP) "bans, licences, sources" $(DENY) --config .deny.toml --log-level error check bans licenses sources
-	@$(STEP) "scripts" shellcheck --severity warning .ci/run .ci/step $$(find tests -maxdepth 2 -type f -exec grep -lE '^#!/bin/(ba)?sh' {} +)
+	@$(STEP) "scripts" shellcheck --severity warning .ci/run .ci/step certs/make $$(find tests -maxdepth 2 -type f -exec grep -lE '^#!/bin/(ba)?sh' {} +)
 	@$(STEP) "chart" sh -c '$$(tests/cluster/build helm)/helm lint --strict --quiet charts/lockstep'
 
 audit: $(DENY) ## known vulnerabilities in what we depend on
@@ -69,12 +69,13 @@ image: ## the static binary of the image, target/image/lockstep (`docker build .
 	@$(STEP) "release build" cargo build --locked --release
 	@mkdir -p target/image && cp target/$(HOST)/release/lockstep target/image/
 
-# haproxy is a registry that the driver's tests run against, python3-venv holds moto
+# haproxy is a registry that the driver's tests run against, python3-venv holds programs in Python
 packages:
 	@tests/cluster/packages haproxy shellcheck python3-venv
 
-moto:
-	@$(STEP) "moto, the AWS of others" tests/integration/moto > /dev/null
+# moto is the AWS of others; the chart is held against the schemas of Kubernetes
+peers:
+	@$(STEP) "Python programs of others" sh -c 'tests/integration/python moto && tests/integration/python chart' > /dev/null
 
 # consul is a registry that the driver's tests run against
 programs:

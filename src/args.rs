@@ -23,7 +23,7 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the admission webhook and the reconciler.
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Show a pod as it would be admitted, offline.
     Inject(InjectArgs),
     /// Check a configuration: every error at its path and line.
@@ -109,10 +109,13 @@ pub struct ServeArgs {
     #[arg(long, env = "LOCKSTEP_POD_NAME", default_value = "lockstep", value_name = "NAME")]
     pub identity: String,
     /// ConfigMap with the configuration.
-    #[arg(long, env = "LOCKSTEP_CONFIG_MAP", default_value = "lockstep-config", value_name = "NAME")]
+    #[arg(long, env = "LOCKSTEP_CONFIG_MAP", default_value = crate::names::CONFIG_MAP, value_name = "NAME")]
     pub config_map: String,
+    /// Folder with tls.crt, tls.key and ca.crt that somebody else renews (cert-manager, a private PKI), instead of a CA of our own.
+    #[arg(long, env = "LOCKSTEP_CERTIFICATE_FILES", value_name = "DIR")]
+    pub certificate_files: Option<PathBuf>,
     /// Secret with our CA and serving certificate.
-    #[arg(long, env = "LOCKSTEP_CERTIFICATE_SECRET", default_value = "lockstep-certificate", value_name = "NAME")]
+    #[arg(long, env = "LOCKSTEP_CERTIFICATE_SECRET", default_value = crate::names::CERTIFICATE_SECRET, value_name = "NAME")]
     pub certificate_secret: String,
     /// Service through which the API server calls the webhook; its names go into the certificate.
     #[arg(long, env = "LOCKSTEP_SERVICE", default_value = "lockstep", value_name = "NAME")]
@@ -121,7 +124,7 @@ pub struct ServeArgs {
     #[arg(long, env = "LOCKSTEP_CERTIFICATE_NAMES", value_delimiter = ',', value_name = "NAME")]
     pub certificate_names: Vec<String>,
     /// MutatingWebhookConfiguration whose caBundle we keep.
-    #[arg(long, env = "LOCKSTEP_WEBHOOK_CONFIGURATION", default_value = "lockstep", value_name = "NAME")]
+    #[arg(long, env = "LOCKSTEP_WEBHOOK_CONFIGURATION", default_value = crate::names::WEBHOOK_CONFIGURATION, value_name = "NAME")]
     pub webhook_configuration: String,
     /// Seconds that a CA lives, instead of a year; for tests of its renewal.
     #[arg(long, env = "LOCKSTEP_CA_LIFE", hide = true, value_name = "SECONDS")]
@@ -196,7 +199,7 @@ pub struct ReleaseArgs {
     #[arg(long, env = "LOCKSTEP_NAMESPACE", default_value = crate::names::OWN_NAMESPACE, value_name = "NAMESPACE")]
     pub own_namespace: String,
     /// MutatingWebhookConfiguration to delete with --all.
-    #[arg(long, env = "LOCKSTEP_WEBHOOK_CONFIGURATION", default_value = "lockstep", value_name = "NAME")]
+    #[arg(long, env = "LOCKSTEP_WEBHOOK_CONFIGURATION", default_value = crate::names::WEBHOOK_CONFIGURATION, value_name = "NAME")]
     pub webhook_configuration: String,
     /// Logging.
     #[command(flatten)]

@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 
 async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Serve(args) => runtime::serve(args).await,
+        Command::Serve(args) => runtime::serve(*args).await,
         Command::Inject(args) => commands::inject::run(args).await,
         Command::Check(args) => commands::check::run(args).await,
         Command::Release(args) => commands::release::run(args).await,

@@ -33,6 +33,8 @@ pub struct Metrics {
     pub connections: Gauge,
     /// When the certificate that is served ends, in seconds since 1970.
     pub certificate_expiry: Gauge,
+    /// Rights that were missing at the start.
+    pub missing_rights: Gauge,
     catalog: Catalog,
 }
 
@@ -70,6 +72,7 @@ impl Metrics {
                 "When the certificate that is served ends, in seconds since 1970",
                 Gauge::default(),
             ),
+            missing_rights: catalog.add("lockstep_missing_rights", "Rights that were missing when this replica started", Gauge::default()),
             catalog,
         }
     }

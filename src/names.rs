@@ -41,6 +41,12 @@ pub const CONFIG_KEY: &str = "config.yaml";
 
 /// Default of our own namespace; pods in it are never injected.
 pub const OWN_NAMESPACE: &str = "lockstep-system";
+/// Default name of the ConfigMap with the configuration.
+pub const CONFIG_MAP: &str = "lockstep-config";
+/// Default name of our webhook configurations.
+pub const WEBHOOK_CONFIGURATION: &str = "lockstep";
+/// Default name of the Secret of our own CA.
+pub const CERTIFICATE_SECRET: &str = "lockstep-certificate";
 /// ConfigMap of claims whose pods are gone.
 pub const DEBTS_CONFIG_MAP: &str = "lockstep-debts";
 /// The one key of [`DEBTS_CONFIG_MAP`].

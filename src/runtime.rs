@@ -5,6 +5,7 @@
 //! Absent on purpose: what the parts do.
 
 mod configuration;
+pub mod rights;
 mod snapshot;
 mod tasks;
 
@@ -22,8 +23,10 @@ use tokio::sync::watch;
 
 use crate::admission::Snapshot;
 use crate::args::ServeArgs;
+use crate::certificates::Source;
 use crate::certificates::authority::{Lifetimes, Wanted};
-use crate::certificates::bundle::{Bundle, Kind, Seen};
+use crate::certificates::bundle::{Bundle, Kind, Origin, Seen};
+use crate::certificates::files::Files;
 use crate::certificates::keeper::Keeper;
 use crate::config::Configuration;
 use crate::metrics::Metrics;
@@ -54,6 +57,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let (stop_probes, probes_stopped) = watch::channel(false);
     let mut tasks = Tasks::default();
     let probes = tokio::spawn(parts.probes(&args).await?.run(stopped(probes_stopped)));
+    parts.start_review_of_rights(&args);
     parts.start_certificates(&args, &mut tasks)?;
     let (configuration, delays) = parts.start_inputs(&args, &mut tasks);
     parts.start_snapshot(&args, configuration, delays, &mut tasks);
@@ -127,29 +131,46 @@ impl Parts {
         Ok(Server { listener, transport: Transport::Plain, router, limits, open: Default::default() })
     }
 
+    /// Beside everything else: it only says what is missing.
+    fn start_review_of_rights(&self, args: &ServeArgs) {
+        let (api, namespace, metrics) = (self.api.clone(), args.namespace.clone(), self.metrics.clone());
+        let own_certificate = args.certificate_files.is_none();
+        tokio::spawn(async move { rights::review(api, namespace, own_certificate, &metrics).await });
+    }
+
     fn start_certificates(&self, args: &ServeArgs, tasks: &mut Tasks) -> anyhow::Result<()> {
-        let wanted = Wanted::new(certificate_names(args), lifetimes(args))?;
+        let (source, origin) = self.certificate_source(args)?;
         let (bundle, wanted_bundle) = watch::channel(None);
         let mut seen = Vec::new();
         for kind in [Kind::Mutating, Kind::Validating] {
             let (tell, told) = watch::channel(Seen::Nothing);
-            let secret_path = format!("/api/v1/namespaces/{}/secrets/{}", args.namespace, args.certificate_secret);
             let name = args.webhook_configuration.clone();
-            let healer = Bundle { api: self.api.clone(), clock: self.clock.clone(), kind, name, secret_path };
+            let healer = Bundle { api: self.api.clone(), clock: self.clock.clone(), kind, name, origin: origin.clone() };
             tasks.start("caBundle", healer.run(wanted_bundle.clone(), tell));
             seen.push(told);
         }
+        tasks.start("certificates", source.run(bundle, seen));
+        Ok(())
+    }
+
+    fn certificate_source(&self, args: &ServeArgs) -> anyhow::Result<(Source, Origin)> {
+        let (serving, metrics, clock) = (self.readiness.certificate.clone(), self.metrics.clone(), self.clock.clone());
+        if let Some(folder) = args.certificate_files.clone() {
+            // Whoever makes the files need not know the names by which no API server calls.
+            let wanted = Wanted::new(certificate_names(args)[..1].to_vec(), lifetimes(args))?;
+            return Ok((Source::Files(Files { folder, clock, wanted, serving, metrics }), Origin::Replicas));
+        }
         let keeper = Keeper {
             api: self.api.clone(),
-            clock: self.clock.clone(),
+            clock,
             namespace: args.namespace.clone(),
             secret: args.certificate_secret.clone(),
-            wanted,
-            serving: self.readiness.certificate.clone(),
-            metrics: self.metrics.clone(),
+            wanted: Wanted::new(certificate_names(args), lifetimes(args))?,
+            serving,
+            metrics,
         };
-        tasks.start("certificates", keeper.run(bundle, seen));
-        Ok(())
+        let origin = Origin::Secret(keeper.path());
+        Ok((Source::SelfManaged(keeper), origin))
     }
 
     fn start_inputs(&self, _args: &ServeArgs, tasks: &mut Tasks) -> (watch::Receiver<Option<Arc<Configuration>>>, watch::Receiver<Known>) {

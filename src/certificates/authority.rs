@@ -113,6 +113,11 @@ impl Wanted {
         Ok(Self { server_names: server_names.collect::<Result<_, _>>()?, names, lives })
     }
 
+    /// The names, as a client asks for them.
+    pub(super) fn server_names(&self) -> &[ServerName<'static>] {
+        &self.server_names
+    }
+
     /// How long they live.
     pub fn lives(&self) -> Lifetimes {
         self.lives
@@ -186,7 +191,7 @@ impl Material {
     }
 
     fn is_taken(&self, roots: &[Authority], wanted: &Wanted, at: i64) -> bool {
-        x509::is_taken(&self.chain, &self.key, roots, &wanted.server_names, at)
+        x509::take(&self.chain, &self.key, roots, &wanted.server_names, at).is_ok()
     }
 
     /// The bundle without CAs that have ended.
@@ -233,8 +238,7 @@ fn with_key<'a>(authorities: &'a [Authority], key_pem: &str) -> Option<&'a Autho
 }
 
 fn trusts(bundles: &[&str], ca: &Authority) -> bool {
-    let holds = |bundle: &&str| x509::authorities(bundle).iter().any(|trusted| trusted.der == ca.der);
-    !bundles.is_empty() && bundles.iter().all(holds)
+    !bundles.is_empty() && bundles.iter().all(|bundle| x509::holds(bundle, ca))
 }
 
 /// A life from now on, begun a little earlier for clocks that are behind.

@@ -2,7 +2,8 @@
 //!
 //! Server-side apply, so that helm and GitOps tools, which never render the field, have no quarrel with us about it.
 //!
-//! Invariant: before a caBundle is replaced the Secret is read once more: a replica whose watch is late never puts an old bundle back.
+//! Invariant: with a Secret, it is read once more before a caBundle is replaced: a replica whose watch is late never puts an old one back.
+//! Invariant: with files, a replica adds its CA and leaves those of others, so that two that see different files do not fight.
 //! Absent on purpose: any other field of the configurations; the chart owns them.
 
 use std::time::Duration;
@@ -15,6 +16,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::x509::{self, Authority};
+use crate::reconcile::Clock;
 use crate::reconcile::cluster::ApiError;
 use crate::reconcile::kubernetes::api::PatchKind;
 use crate::reconcile::kubernetes::watch::{Reflected, reflect};
@@ -25,6 +28,8 @@ use crate::reconcile::tokio_clock::TokioClock;
 const SETTLED: Duration = Duration::from_secs(5);
 /// Pause after a write that failed.
 const PAUSE: Duration = Duration::from_secs(2);
+/// A CA that no file of ours has is left in a caBundle for this long: kubelets bring new files to every node within minutes.
+const FORGET: Duration = Duration::from_secs(2 * 3600);
 
 /// The two kinds of webhook configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +51,17 @@ pub struct Bundle {
     pub kind: Kind,
     /// Name of the configuration.
     pub name: String,
-    /// Path of the Secret whose `ca.crt` it is.
-    pub secret_path: String,
+    /// Who says what it is.
+    pub origin: Origin,
+}
+
+/// Who says what the caBundle is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// `ca.crt` of the Secret at this path of the API, exactly that.
+    Secret(String),
+    /// Each replica by its own files: all of their CAs.
+    Replicas,
 }
 
 /// What was seen in a configuration.
@@ -107,49 +121,72 @@ impl Bundle {
     pub async fn run(self, mut wanted: watch::Receiver<Option<String>>, seen: watch::Sender<Seen>) {
         let mut configurations = self.configurations();
         let mut webhooks: Webhooks = None;
+        let mut changed_at = Instant::now();
         loop {
             let bundle = wanted.borrow_and_update().clone();
-            let differs = |bundle: &String| webhooks.iter().flatten().any(|(_, theirs)| theirs != bundle);
-            let mut retry = None;
-            if bundle.as_ref().is_some_and(differs)
-                && let Err(error) = self.heal(&webhooks).await
+            let mut next = self.is_forgetting(&webhooks, bundle.as_deref()).then(|| changed_at + FORGET);
+            if let (Some(webhooks), Some(bundle)) = (&webhooks, &bundle)
+                && let Err(error) = self.heal(webhooks, bundle, changed_at).await
             {
                 tracing::warn!(error = &error as &dyn std::error::Error, operation = self.kind.object(), "the caBundle cannot be written");
-                retry = Some(PAUSE);
+                next = Some(Instant::now() + PAUSE);
             }
             tokio::select! {
                 change = configurations.next() => if let Some(change) = change {
                     seen.send_modify(|seen| *seen = Seen::of(&change, seen));
-                    webhooks = change;
+                    if webhooks != change {
+                        (webhooks, changed_at) = (change, Instant::now());
+                    }
                 },
                 changed = wanted.changed() => if changed.is_err() { return },
-                () = pause(retry) => {}
+                () = until(next) => {}
             }
         }
     }
 
-    async fn heal(&self, webhooks: &Webhooks) -> Result<(), ApiError> {
-        let secret = self.api.list(&self.secret_path, None).await?;
-        let secret = std::str::from_utf8(&secret).map_err(|_| ApiError::Unreadable("not UTF-8".into()))?;
-        let (_, data) = decode::secret(secret)?;
-        let Some(bundle) = data.get("ca.crt").filter(|bundle| !bundle.is_empty()) else { return Ok(()) };
-        if webhooks.iter().flatten().all(|(_, theirs)| theirs == bundle) {
+    async fn heal(&self, webhooks: &[(String, String)], wanted: &str, changed_at: Instant) -> Result<(), ApiError> {
+        let healed: Vec<(&str, String)> = match &self.origin {
+            Origin::Secret(_) if webhooks.iter().all(|(_, theirs)| theirs == wanted) => return Ok(()),
+            Origin::Secret(path) => {
+                let Some(bundle) = self.bundle_of(path).await? else { return Ok(()) };
+                webhooks.iter().map(|(name, _)| (name.as_str(), bundle.clone())).collect()
+            }
+            Origin::Replicas => {
+                let kept = |theirs| if changed_at.elapsed() < FORGET { theirs } else { "" };
+                let now = self.clock.wall().as_second();
+                webhooks.iter().map(|(name, theirs)| (name.as_str(), merged(kept(theirs), wanted, now))).collect()
+            }
+        };
+        if webhooks.iter().zip(&healed).all(|((_, theirs), (_, ours))| theirs == ours) {
             return Ok(());
         }
         let path = format!("{}/{}", self.kind.collection(), self.name);
-        self.api.patch(&path, PatchKind::Apply, &self.applied(webhooks, bundle)).await?;
+        self.api.patch(&path, PatchKind::Apply, &self.applied(&healed)).await?;
         tracing::info!(operation = self.kind.object(), "caBundle written");
         Ok(())
     }
 
-    fn applied(&self, webhooks: &Webhooks, bundle: &str) -> Value {
-        let bundle = BASE64_STANDARD.encode(bundle);
-        let webhooks = webhooks.iter().flatten().map(|(name, _)| json!({ "name": name, "clientConfig": { "caBundle": bundle } }));
+    async fn bundle_of(&self, path: &str) -> Result<Option<String>, ApiError> {
+        let secret = self.api.list(path, None).await?;
+        let secret = std::str::from_utf8(&secret).map_err(|_| ApiError::Unreadable("not UTF-8".into()))?;
+        let (_, mut data) = decode::secret(secret)?;
+        Ok(data.remove("ca.crt").filter(|bundle| !bundle.is_empty()))
+    }
+
+    /// Whether there are CAs that go by themselves once nobody has put them back for [`FORGET`].
+    fn is_forgetting(&self, webhooks: &Webhooks, wanted: Option<&str>) -> bool {
+        let Some(wanted) = wanted.filter(|_| self.origin == Origin::Replicas) else { return false };
+        webhooks.iter().flatten().any(|(_, theirs)| x509::authorities(theirs).iter().any(|ca| !x509::holds(wanted, ca)))
+    }
+
+    fn applied(&self, healed: &[(&str, String)]) -> Value {
+        let webhook =
+            |(name, bundle): &(&str, String)| json!({ "name": name, "clientConfig": { "caBundle": BASE64_STANDARD.encode(bundle) } });
         json!({
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": self.kind.object(),
             "metadata": { "name": self.name },
-            "webhooks": webhooks.collect::<Vec<_>>(),
+            "webhooks": healed.iter().map(webhook).collect::<Vec<_>>(),
         })
     }
 
@@ -159,11 +196,22 @@ impl Bundle {
     }
 }
 
-async fn pause(time: Option<Duration>) {
+async fn until(time: Option<Instant>) {
     match time {
-        Some(time) => tokio::time::sleep(time).await,
+        Some(time) => tokio::time::sleep_until(time).await,
         None => std::future::pending().await,
     }
+}
+
+/// The CAs of `theirs` that have not ended, in their order, then those of `wanted` that are not among them.
+fn merged(theirs: &str, wanted: &str, now: i64) -> String {
+    let mut all: Vec<Authority> = x509::authorities(theirs).into_iter().filter(|ca| ca.span.to > now).collect();
+    for ca in x509::authorities(wanted) {
+        if all.iter().all(|other| other.der != ca.der) {
+            all.push(ca);
+        }
+    }
+    all.iter().map(|ca| x509::pem(&ca.der)).collect()
 }
 
 struct WebhooksReflection;

@@ -145,7 +145,8 @@ impl Keeper {
         reflect(self.api.clone(), self.clock.clone(), collection, name_query(&self.secret), SecretReflection)
     }
 
-    fn path(&self) -> String {
+    /// Path of the Secret in the API.
+    pub fn path(&self) -> String {
         format!("/api/v1/namespaces/{}/secrets/{}", self.namespace, self.secret)
     }
 

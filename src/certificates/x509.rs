@@ -15,13 +15,26 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::serving;
+use super::serving::{self, PairError};
 
 /// From when to when a certificate counts, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from: i64,
     pub(super) to: i64,
+}
+
+/// Why a client would not take a pair.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error(transparent)]
+    Pair(#[from] PairError),
+    #[error("there is no certificate")]
+    Empty,
+    #[error("there is no certificate of a CA that vouches for it")]
+    NoAuthority,
+    #[error("an API server that calls {name} would refuse it")]
+    Untrusted { name: String, source: rustls::Error },
 }
 
 /// A certificate of a CA.
@@ -55,6 +68,11 @@ pub(super) fn authorities(bundle: &str) -> Vec<Authority> {
         .collect()
 }
 
+/// Whether a bundle holds a CA.
+pub(super) fn holds(bundle: &str, ca: &Authority) -> bool {
+    authorities(bundle).iter().any(|other| other.der == ca.der)
+}
+
 /// When the first certificate of a chain counts.
 pub(super) fn span(chain: &str) -> Option<Span> {
     let chain = serving::chain(chain).ok()?;
@@ -62,16 +80,20 @@ pub(super) fn span(chain: &str) -> Option<Span> {
     Some(validity(&certificate))
 }
 
-/// Whether a client that trusts `roots` takes this pair for each of `names` at that time.
-pub(super) fn is_taken(chain_pem: &str, key_pem: &str, roots: &[Authority], names: &[ServerName<'static>], now: i64) -> bool {
-    let Ok(pair) = serving::pair(chain_pem, key_pem) else { return false };
-    let Some((first, rest)) = pair.cert.split_first() else { return false };
+/// Whether a client that trusts `roots` takes this pair for each of `names` at that time; else why not.
+pub(super) fn take(chain_pem: &str, key_pem: &str, roots: &[Authority], names: &[ServerName<'static>], now: i64) -> Result<(), Refusal> {
+    let pair = serving::pair(chain_pem, key_pem)?;
+    let (first, rest) = pair.cert.split_first().ok_or(Refusal::Empty)?;
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(roots.iter().map(|root| root.der.clone()));
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), Arc::new(aws_lc_rs::default_provider())).build();
-    let Ok(verifier) = verifier else { return false };
+    let verifier = verifier.map_err(|_| Refusal::NoAuthority)?;
     let at = UnixTime::since_unix_epoch(Duration::from_secs(now.try_into().unwrap_or_default()));
-    names.iter().all(|name| verifier.verify_server_cert(first, rest, name, &[], at).is_ok())
+    for name in names {
+        let refused = |source| Refusal::Untrusted { name: name.to_str().into_owned(), source };
+        verifier.verify_server_cert(first, rest, name, &[], at).map_err(refused)?;
+    }
+    Ok(())
 }
 
 fn validity(certificate: &X509Certificate<'_>) -> Span {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockstep::certificates::Serving;
 use lockstep::certificates::authority::{Lifetimes, Wanted};
-use lockstep::certificates::bundle::{Bundle, Kind, Seen};
+use lockstep::certificates::bundle::{Bundle, Kind, Origin, Seen};
 use lockstep::certificates::keeper::Keeper;
 use lockstep::metrics::Metrics;
 use lockstep::reconcile::kubernetes::Api;
@@ -52,7 +52,7 @@ fn replica(server: &MemoryApi, lives: Lifetimes, running: &mut JoinSet<()>) -> A
         serving: serving.clone(),
         metrics: Arc::new(Metrics::new()),
     };
-    let healer = Bundle { api, clock, kind: Kind::Mutating, name: "lockstep".into(), secret_path: SECRET.into() };
+    let healer = Bundle { api, clock, kind: Kind::Mutating, name: "lockstep".into(), origin: Origin::Secret(SECRET.into()) };
     let ((bundle, wanted), (tell, seen)) = (watch::channel(None), watch::channel(Seen::Nothing));
     running.spawn(healer.run(wanted, tell));
     running.spawn(keeper.run(bundle, vec![seen]));

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::elbv2::Simulator;
 use crate::elbv2::model::Group;
+use crate::programs::printed;
 use crate::registry_aws_ground::{addresses, changes, config, driver};
 
 /// moto as a child process; it ends when this is dropped.
@@ -42,9 +43,7 @@ impl Drop for Moto {
 /// A script of ours in the environment that has moto and botocore; it is made where it is missing.
 fn python(script: &str) -> Command {
     let here = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/integration");
-    let made = Command::new(format!("{here}/moto")).stderr(Stdio::inherit()).output().unwrap();
-    assert!(made.status.success(), "tests/integration/moto makes the environment");
-    let mut command = Command::new(String::from_utf8(made.stdout).unwrap().trim());
+    let mut command = Command::new(printed("tests/integration/python", "moto").join("python"));
     command.arg(format!("{here}/elbv2/{script}")).env("NO_PROXY", "127.0.0.1");
     command
 }

@@ -290,7 +290,7 @@ async fn a_certificate_of_a_stranger_is_refused_before_anything_is_sent(
 /// HAProxy has no word for it.
 #[rstest]
 #[tokio::test]
-async fn who_asks_to_slow_down_is_heard(#[values(Kind::Consul, Kind::Http)] kind: Kind) {
+async fn who_asks_to_slow_down_is_heard(#[values(Kind::Aws, Kind::Consul, Kind::Http)] kind: Kind) {
     let ground = Ground::start(kind).await;
     let slow = Fixed::with_status(429, "Retry-After: 1\r\n", "slow down");
     let subject = Subject::with(&ground, &ground.config_at(&slow.address.to_string()));

@@ -12,6 +12,9 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* The image, by digest where one is given. */}}
@@ -37,6 +40,11 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* Secret that the serving certificate is mounted from. */}}
+{{- define "lockstep.certificateSecret" -}}
+{{ if eq .Values.certificates.source "files" }}{{ .Values.certificates.files.secret }}{{ else }}lockstep-issued-certificate{{ end }}
+{{- end }}
+
 {{/* Secret with the token of the chart's own registry. */}}
 {{- define "lockstep.registryTokenSecret" -}}
 {{ .Values.registry.tokenSecret | default "lockstep-registry-token" }}
@@ -47,4 +55,19 @@ capabilities: {drop: [ALL]}
 helm.sh/hook: pre-delete
 helm.sh/hook-weight: {{ . | quote }}
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{/* Egress to the cluster's DNS. */}}
+{{- define "lockstep.egressDns" -}}
+- ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+{{- end }}
+
+{{/* Egress to the API server, whose address a chart cannot know. */}}
+{{- define "lockstep.egressApiServer" -}}
+- ports: [{{ range $i, $port := .Values.networkPolicy.apiServerPorts }}{{ if $i }}, {{ end }}{port: {{ $port }}, protocol: TCP}{{ end }}]
+{{- end }}
+
+{{/* Scraping by an operator of Prometheus. Argument: its values. */}}
+{{- define "lockstep.scrape" -}}
+- {port: probes, path: /metrics, interval: {{ .interval }}}
 {{- end }}

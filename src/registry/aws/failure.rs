@@ -62,8 +62,7 @@ impl Failure {
                 said(refusal.err().code().unwrap_or_default(), refusal.err().message().unwrap_or_default(), status)
             }
             SdkError::ResponseError(response) => {
-                let status = response.raw().status().as_u16();
-                Self::Call(CallError::Failed(bounded(&format!("{status}: its answer cannot be read: {}", cause(error)))))
+                said("", &format!("and its answer cannot be read: {}", cause(error)), response.raw().status().as_u16())
             }
             SdkError::TimeoutError(_) => Self::Call(CallError::Timeout),
             // All that is sent passes the wire, and the wire did not fail: so there were no credentials, or no address.
