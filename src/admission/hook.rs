@@ -144,7 +144,7 @@ impl<'de> Shape<'de> for Command {
 /// The seconds of `["sleep", "N"]`, the one command that we write.
 fn own_sleep(words: &[&str]) -> Option<u64> {
     match words {
-        ["sleep", number] if number.bytes().all(|b| b.is_ascii_digit()) => number.parse().ok(),
+        ["sleep", number] => number.parse().ok().filter(|seconds: &u64| seconds.to_string() == *number),
         _ => None,
     }
 }
@@ -188,6 +188,8 @@ mod tests {
     #[rstest]
     #[case(&["sleep", "10"], Some(10.0))]
     #[case(&["/bin/sleep", "1.5m"], Some(90.0))]
+    #[case(&["sleep", "2h"], Some(7200.0))]
+    #[case(&["sleep", "1d"], Some(86_400.0))]
     #[case(&["sh", "-c", "sleep 5"], Some(5.0))]
     #[case(&["/bin/bash", "-c", " exec sleep 5s "], Some(5.0))]
     #[case(&["sh", "-c", "sleep 5; nginx -s quit"], None)]
@@ -205,6 +207,8 @@ mod tests {
     #[case(r#"{"sleep":{"seconds":45},"exec":null}"#, Some(ExactSleep::Native(45)))]
     #[case(r#"{"exec":{"command":["sleep","45"]}}"#, Some(ExactSleep::Command(45)))]
     #[case(r#"{"exec":{"command":["/bin/sleep","45"]}}"#, None)]
+    #[case(r#"{"exec":{"command":["sleep","+45"]}}"#, None)]
+    #[case(r#"{"exec":{"command":["sleep","045"]}}"#, None)]
     #[case(r#"{"sleep":{"seconds":45},"future":{}}"#, None)]
     #[case(r#"{"sleep":{"seconds":45,"future":1}}"#, None)]
     #[case(r#"{"sleep":{"seconds":-45}}"#, None)]

@@ -78,7 +78,7 @@ impl<'n> Fields<'n> {
         for (key, at, _) in &self.entries {
             if !self.asked.contains(key) {
                 errors.add(ConfigError {
-                    path: self.place(&bounded(key)),
+                    path: self.place(key),
                     line: at.line,
                     column: at.column,
                     reason: "is no known key".to_owned(),
@@ -89,8 +89,10 @@ impl<'n> Fields<'n> {
         }
     }
 
+    /// The path of a key, which may be anything that somebody wrote.
     fn place(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        let key = bounded(key);
+        if self.path.is_empty() { key } else { format!("{}.{key}", self.path) }
     }
 }
 

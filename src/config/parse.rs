@@ -437,6 +437,14 @@ mod tests {
         assert!(errors.errors.iter().all(|error| error.to_string().len() < 500));
     }
 
+    #[test]
+    fn a_strange_key_that_stands_twice_is_told_in_a_clean_line() {
+        let key = format!("\"{}\"", "\\t".repeat(300));
+        let errors = parse(&format!("{HEAD}{key}: 1\n{key}: 2\n")).unwrap_err().errors;
+        let told = errors.iter().find(|error| error.reason == "stands twice").unwrap().to_string();
+        assert!(told.len() < 500 && !told.chars().any(char::is_control), "{told:?}");
+    }
+
     fn expect(text: &str, wanted: &[Wanted<'_>]) {
         let errors = parse(text).unwrap_err().errors;
         assert_eq!(errors.len(), wanted.len(), "{errors:#?}");

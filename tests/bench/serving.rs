@@ -26,6 +26,7 @@ use lockstep::reconcile::tokio_clock::TokioClock;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use load::{Arrivals, Load};
@@ -99,16 +100,23 @@ fn pin(arguments: &[&str]) -> ExitCode {
     }
 }
 
-/// One of the two servers, and what was measured of it.
+/// One of the two servers.
 struct Side {
     process: Process,
     load: Load,
-    saturation: Vec<f64>,
-    saturated_cpu: Vec<f64>,
-    busy: Vec<f64>,
-    cpu: Vec<f64>,
-    median: Vec<f64>,
-    tail: Vec<f64>,
+    figures: Figures,
+}
+
+/// What was measured of a server, once for each round.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Figures {
+    saturation_per_second: Vec<f64>,
+    cpu_microseconds_at_saturation: Vec<f64>,
+    cores_at_saturation: Vec<f64>,
+    cpu_microseconds: Vec<f64>,
+    p50_microseconds: Vec<f64>,
+    p99_microseconds: Vec<f64>,
 }
 
 fn measure(plan: &Plan) {
@@ -119,7 +127,7 @@ fn measure(plan: &Plan) {
     let side = |kind| {
         let process = Process::start(kind, folder.path());
         let load = Load { address: process.address, tls: tls.clone(), name: name.clone(), request: request.clone() };
-        Side::new(process, load)
+        Side { process, load, figures: Figures::default() }
     };
     let (mut lockstep, mut bare) = (side(Kind::Lockstep), side(Kind::Bare));
     for side in [&lockstep, &bare] {
@@ -130,7 +138,7 @@ fn measure(plan: &Plan) {
         lockstep.saturate(plan);
         bare.saturate(plan);
     }
-    let rate = LOAD * median(&lockstep.saturation).min(median(&bare.saturation));
+    let rate = LOAD * lockstep.saturation().min(bare.saturation());
     for _ in 0..plan.rounds {
         lockstep.steady(rate, plan);
         bare.steady(rate, plan);
@@ -140,41 +148,33 @@ fn measure(plan: &Plan) {
     let rows = rows(&lockstep, &bare, &memory, &overload);
     print!("{}", beside(&lockstep, &bare, rate));
     let figures = json!({
-        "bodyBytes": BODY, "rounds": plan.rounds, "rate": rate, "lockstep": lockstep.figures(), "bare": bare.figures(),
+        "bodyBytes": BODY, "rounds": plan.rounds, "rate": rate, "lockstep": lockstep.figures, "bare": bare.figures,
         "memory": memory, "overload": overload,
     });
     println!("{}", report::finish("serving", &rows, figures));
 }
 
 impl Side {
-    fn new(process: Process, load: Load) -> Self {
-        let (saturation, saturated_cpu, busy) = (Vec::new(), Vec::new(), Vec::new());
-        Self { process, load, saturation, saturated_cpu, busy, cpu: Vec::new(), median: Vec::new(), tail: Vec::new() }
-    }
-
     fn saturate(&mut self, plan: &Plan) {
         let before = self.process.cpu();
         let outcome = self.load.saturate(CONNECTIONS, u64::MAX, plan.saturate);
         let cpu = self.process.cpu() - before;
-        self.saturation.push(outcome.rate());
-        self.saturated_cpu.push(cpu / outcome.answered as f64 * 1e6);
-        self.busy.push(cpu / outcome.took.as_secs_f64());
+        self.figures.saturation_per_second.push(outcome.rate());
+        self.figures.cpu_microseconds_at_saturation.push(cpu / outcome.answered as f64 * 1e6);
+        self.figures.cores_at_saturation.push(cpu / outcome.took.as_secs_f64());
     }
 
     fn steady(&mut self, rate: f64, plan: &Plan) {
         let before = self.process.cpu();
         let arrivals = Arrivals { rate, connections: CONNECTIONS, room: usize::MAX, during: plan.steady };
         let outcome = self.load.steady(arrivals);
-        self.cpu.push((self.process.cpu() - before) / outcome.answered as f64 * 1e6);
-        self.median.push(outcome.quantile(0.5));
-        self.tail.push(outcome.quantile(0.99));
+        self.figures.cpu_microseconds.push((self.process.cpu() - before) / outcome.answered as f64 * 1e6);
+        self.figures.p50_microseconds.push(outcome.quantile(0.5));
+        self.figures.p99_microseconds.push(outcome.quantile(0.99));
     }
 
-    fn figures(&self) -> Value {
-        json!({
-            "saturationPerSecond": self.saturation, "cpuMicrosecondsAtSaturation": self.saturated_cpu, "busyAtSaturation": self.busy,
-            "cpuMicroseconds": self.cpu, "p50Microseconds": self.median, "p99Microseconds": self.tail,
-        })
+    fn saturation(&self) -> f64 {
+        median(&self.figures.saturation_per_second)
     }
 }
 
@@ -187,8 +187,7 @@ fn memory(side: &Side, plan: &Plan) -> Value {
 
 /// Twice what it can take, and right afterwards what it takes well.
 fn overload(side: &Side, rate: f64, plan: &Plan) -> Value {
-    let saturation = median(&side.saturation);
-    let crowd = Arrivals { rate: 2.0 * saturation, connections: CROWD, room: CROWD, during: plan.overload };
+    let crowd = Arrivals { rate: 2.0 * side.saturation(), connections: CROWD, room: CROWD, during: plan.overload };
     let outcome = side.load.steady(crowd);
     let peak = side.process.peak();
     let after = side.load.steady(Arrivals { rate, connections: CONNECTIONS, room: usize::MAX, during: plan.steady });
@@ -201,14 +200,15 @@ fn overload(side: &Side, rate: f64, plan: &Plan) -> Value {
 
 fn rows(lockstep: &Side, bare: &Side, memory: &Value, overload: &Value) -> Vec<Row> {
     let number = |value: &Value, key: &str| value[key].as_f64().expect("it was put there");
-    let more = |of: fn(&Side) -> &[f64]| median(of(lockstep)) - median(of(bare));
-    let share = median(&lockstep.saturation) / median(&bare.saturation);
-    let tail = median(&lockstep.tail) / median(&bare.tail);
-    let kept = number(overload, "answeredPerSecond") / median(&lockstep.saturation);
-    let recovered = number(overload, "p99AfterwardsMicroseconds") / median(&lockstep.tail);
+    let more = |of: fn(&Figures) -> &[f64]| median(of(&lockstep.figures)) - median(of(&bare.figures));
+    let share = lockstep.saturation() / bare.saturation();
+    let usual_tail = median(&lockstep.figures.p99_microseconds);
+    let tail = usual_tail / median(&bare.figures.p99_microseconds);
+    let kept = number(overload, "answeredPerSecond") / lockstep.saturation();
+    let recovered = number(overload, "p99AfterwardsMicroseconds") / usual_tail;
     vec![
-        Row::at_most("more CPU a review at 70 %, µs", more(|side| &side.cpu), MORE_CPU),
-        Row::at_most("more CPU a review at saturation, µs", more(|side| &side.saturated_cpu), MORE_CPU),
+        Row::at_most("more CPU a review at 70 %, µs", more(|figures| &figures.cpu_microseconds), MORE_CPU),
+        Row::at_most("more CPU a review at saturation, µs", more(|figures| &figures.cpu_microseconds_at_saturation), MORE_CPU),
         Row::at_least("throughput, of the bare one's", share, THROUGHPUT),
         Row::at_most("p99 at 70 %, times the bare one's", tail, TAIL),
         Row::at_most("grown over the reviews, MiB", number(memory, "afterMib") - number(memory, "beforeMib"), GROWTH),
@@ -221,14 +221,15 @@ fn rows(lockstep: &Side, bare: &Side, memory: &Value, overload: &Value) -> Vec<R
 
 /// What was measured of both, side by side.
 fn beside(lockstep: &Side, bare: &Side, rate: f64) -> String {
-    let line = |what: &str, of: fn(&Side) -> &[f64]| format!("  {what:45}  {:>9.1}  {:>9.1}\n", median(of(lockstep)), median(of(bare)));
-    let mut table = format!("\n  {:45}  {:>9}  {:>9}\n", format!("median of {} rounds", bare.tail.len()), "lockstep", "bare");
-    table += &line("saturation, reviews a second", |side| &side.saturation);
-    table += &line("server CPU a review at saturation, µs", |side| &side.saturated_cpu);
-    table += &line("cores that the server used at saturation", |side| &side.busy);
-    table += &line(&format!("server CPU a review at {rate:.0} a second, µs"), |side| &side.cpu);
-    table += &line(&format!("p50 at {rate:.0} a second, µs"), |side| &side.median);
-    table += &line(&format!("p99 at {rate:.0} a second, µs"), |side| &side.tail);
+    let (lockstep, bare) = (&lockstep.figures, &bare.figures);
+    let line = |what: &str, of: fn(&Figures) -> &[f64]| format!("  {what:45}  {:>9.1}  {:>9.1}\n", median(of(lockstep)), median(of(bare)));
+    let mut table = format!("\n  {:45}  {:>9}  {:>9}\n", format!("median of {} rounds", bare.p99_microseconds.len()), "lockstep", "bare");
+    table += &line("saturation, reviews a second", |figures| &figures.saturation_per_second);
+    table += &line("server CPU a review at saturation, µs", |figures| &figures.cpu_microseconds_at_saturation);
+    table += &line("cores that the server used at saturation", |figures| &figures.cores_at_saturation);
+    table += &line(&format!("server CPU a review at {rate:.0} a second, µs"), |figures| &figures.cpu_microseconds);
+    table += &line(&format!("p50 at {rate:.0} a second, µs"), |figures| &figures.p50_microseconds);
+    table += &line(&format!("p99 at {rate:.0} a second, µs"), |figures| &figures.p99_microseconds);
     table + "\n"
 }
 

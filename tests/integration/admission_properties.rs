@@ -128,6 +128,18 @@ proptest! {
     }
 
     #[test]
+    fn a_broken_record_is_believed_as_far_as_the_pod_bears_it_out(mutations in mutations(), sleep in 40..50_i64, setting in settings()) {
+        let honest = Record::new(vec!["all".into()], sleep, 30, vec![], vec![]).text();
+        let record = String::from_utf8_lossy(&mutate(honest.as_bytes(), &mutations)).into_owned();
+        let hook = json!({"preStop": {"sleep": {"seconds": 45}}});
+        let pod = json!({
+            "metadata": {"annotations": {RECORD_ANNOTATION: record}},
+            "spec": {"terminationGracePeriodSeconds": 75, "containers": [{"name": "web", "lifecycle": hook}, {"name": "late"}]},
+        });
+        check(&review(&pod), &snapshot(setting)).map_err(TestCaseError::fail)?;
+    }
+
+    #[test]
     fn bytes_are_no_harm(bytes in vec(any::<u8>(), 0..300), setting in settings()) {
         prop_assert!(answer(&bytes, &snapshot(setting)).is_err());
         if let Ok(text) = std::str::from_utf8(&bytes) {
