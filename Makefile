@@ -26,7 +26,7 @@ test: packages programs peers ## all tests, those on a real cluster included
 	@$(STEP) "run the tests" cargo test --locked --no-fail-fast
 
 test-long: test ## what repeats and soaks, for an hour or so
-	@$(STEP) "many random worlds" env LOCKSTEP_SEEDS=20000 cargo test --locked --test simulation seeds
+	@$(STEP) "many random worlds" env LOCKSTEP_SEEDS=20000 LOCKSTEP_SEEDS_FROM=1000 cargo test --locked --test simulation seeds
 	@$(STEP) "deliberate faults are found" cargo test --locked --test simulation sabotage
 	@$(STEP) "requests lost behind HAProxy" cargo test --locked --test cluster -- --ignored zero_loss
 	@for round in 1 2 3; do $(STEP) "cluster tests, again ($$round)" cargo test --locked --test cluster || exit 1; done
@@ -40,9 +40,10 @@ simulate: ## random worlds of the simulation; SEEDS=5000 runs so many, SEED=7 re
 scenarios: ## the scenario files, run by the simulation; DIR=folder runs others
 	@LOCKSTEP_SCENARIOS=$(DIR) cargo test --locked --test simulation scenarios
 
-bench: ## what a review costs, as tables and in target/bench; figures are comparable within one run only
+bench: packages programs ## what a review and a registration cost, as tables and in target/bench; figures are comparable within one run only
 	@cargo bench --locked --bench admission
 	@cargo bench --locked --bench serving
+	@cargo bench --locked --bench registration
 
 fuzz: $(FUZZ) ## hostile input for review, configuration and record; SECONDS=3600 for each of them
 	@for target in review configuration record; do \

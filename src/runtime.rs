@@ -145,7 +145,8 @@ impl Parts {
         for kind in [Kind::Mutating, Kind::Validating] {
             let (tell, told) = watch::channel(Seen::Nothing);
             let name = args.webhook_configuration.clone();
-            let healer = Bundle { api: self.api.clone(), clock: self.clock.clone(), kind, name, origin: origin.clone() };
+            let (api, clock, namespace) = (self.api.clone(), self.clock.clone(), args.namespace.clone());
+            let healer = Bundle { api, clock, kind, name, namespace, origin: origin.clone() };
             tasks.start("caBundle", healer.run(wanted_bundle.clone(), tell));
             seen.push(told);
         }

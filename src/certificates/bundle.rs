@@ -4,6 +4,7 @@
 //!
 //! Invariant: with a Secret, it is read once more before a caBundle is replaced: a replica whose watch is late never puts an old one back.
 //! Invariant: with files, a replica adds its CA and leaves those of others, so that two that see different files do not fight.
+//! Invariant: only webhooks that call us are written: two installations that share a configuration by accident do not fight over it.
 //! Absent on purpose: any other field of the configurations; the chart owns them.
 
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub struct Bundle {
     pub kind: Kind,
     /// Name of the configuration.
     pub name: String,
+    /// Our own namespace: webhooks that call a Service elsewhere are not ours.
+    pub namespace: String,
     /// Who says what it is.
     pub origin: Origin,
 }
@@ -69,7 +72,7 @@ pub enum Origin {
 pub enum Seen {
     /// Nothing yet, or not the same for each webhook.
     Nothing,
-    /// There is no such configuration, so nobody is called.
+    /// There is no configuration that calls us.
     NotThere,
     /// This caBundle, since then.
     Holds(String, Instant),
@@ -192,7 +195,13 @@ impl Bundle {
 
     fn configurations(&self) -> BoxStream<'static, Webhooks> {
         let collection = self.kind.collection().to_owned();
-        reflect(self.api.clone(), self.clock.clone(), collection, name_query(&self.name), WebhooksReflection)
+        reflect(
+            self.api.clone(),
+            self.clock.clone(),
+            collection,
+            name_query(&self.name),
+            WebhooksReflection { namespace: self.namespace.clone() },
+        )
     }
 }
 
@@ -214,14 +223,16 @@ fn merged(theirs: &str, wanted: &str, now: i64) -> String {
     all.iter().map(|ca| x509::pem(&ca.der)).collect()
 }
 
-struct WebhooksReflection;
+struct WebhooksReflection {
+    namespace: String,
+}
 
 impl Reflected for WebhooksReflection {
     type Change = Webhooks;
     type Item = Vec<(String, String)>;
 
     fn decode(&self, json: &str) -> Result<Self::Item, ApiError> {
-        decode::webhooks(json)
+        decode::webhooks(json, &self.namespace)
     }
 
     fn all(&self, items: Vec<Self::Item>) -> Webhooks {

@@ -87,9 +87,6 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             return;
         };
         current.writes = current.writes.saturating_sub(1);
-        if let Some(next) = current.write_queue.pop_front() {
-            self.dirty.insert(next);
-        }
         let label = OutcomeLabel { outcome: outcome(answer.as_ref()) };
         self.metrics.reconcile.pod_writes.get_or_create(&label).inc();
         let Some(entry) = self.pods.get_mut(uid) else { return };
@@ -123,7 +120,24 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                     self.fetch(uid);
                 }
             }
-            None => {}
+            None => {
+                // The tenure had run out. Where the Lease is renewed after all the term goes on, and nothing else would bring the pod back.
+                entry.backoff.fail(now, jitter);
+                self.retries.insert((entry.backoff.until(), uid.clone()));
+            }
+        }
+    }
+
+    /// Has the pods looked at that wait for room to write, as many as there is room for. A pod that turns out to need no write
+    /// takes no room: so this is asked again until there is no room, or nobody waits.
+    pub(super) fn call_up_writers(&mut self) {
+        let Some(term) = &mut self.term else { return };
+        let room = WRITES.saturating_sub(term.writes).min(term.write_queue.len());
+        for uid in term.write_queue.drain(..room) {
+            if let Some(entry) = self.pods.get_mut(&uid) {
+                entry.queued = false;
+                self.dirty.insert(uid);
+            }
         }
     }
 
@@ -137,7 +151,10 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         if let Some(at) = entry.wake {
             self.wakes.remove(&(at, uid.clone()));
         }
-        let Some(term) = &mut self.term else { return };
+        let Some(term) = &mut self.term else {
+            self.pods.mourn(uid, &entry, now);
+            return;
+        };
         term.held.remove(uid);
         for (service, address) in &entry.booked {
             let Some(known) = term.services.get_mut(service) else { continue };
@@ -183,7 +200,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         }
         let Some(term) = &mut self.term else { return };
         if term.writes >= WRITES {
-            term.write_queue.push_back(uid.clone());
+            if !std::mem::replace(&mut entry.queued, true) {
+                term.write_queue.push_back(uid.clone());
+            }
             return;
         }
         term.writes += 1;

@@ -20,7 +20,7 @@ use kube::{Client, Config};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::ground::Ground;
+use crate::ground::{self, Ground};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(50);
@@ -28,8 +28,10 @@ const LOOK: Duration = Duration::from_millis(50);
 /// A connection to the cluster.
 pub(crate) struct Cluster {
     ground: Ground,
-    runtime: Runtime,
-    client: Client,
+    /// Runs what is asynchronous.
+    pub runtime: Runtime,
+    /// A client of its administrator.
+    pub client: Client,
     http: reqwest::Client,
 }
 
@@ -79,6 +81,16 @@ impl Cluster {
     /// Runs kubectl and answers what it printed; it must go well.
     pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
         self.run("kubectl", arguments, "")
+    }
+
+    /// Ends a program of the cluster itself, as a crash does.
+    pub(crate) fn stop(&self, program: &str) {
+        self.handle("stop", program);
+    }
+
+    /// Starts a program of the cluster again.
+    pub(crate) fn start(&self, program: &str) {
+        self.handle("start", program);
     }
 
     /// Applies objects as an operator would.
@@ -147,6 +159,10 @@ impl Cluster {
         let log = std::fs::read_to_string(self.path("log/audit.json")).expect("the API server writes it");
         let lines = log.lines().filter(|line| line.contains(user));
         lines.filter_map(|line| serde_json::from_str::<Value>(line).ok()).filter(|line| line["user"]["username"] == user).collect()
+    }
+
+    fn handle(&self, verb: &str, program: &str) {
+        ground::run(ground::script("program"), &[self.ground.state.to_str().expect("mktemp prints text"), verb, program]);
     }
 
     fn block_on<T>(&self, future: impl Future<Output = T>) -> T {

@@ -95,7 +95,8 @@ fn boot(state: PathBuf, nodes: usize) -> Ground {
         run(script("images"), &[env!("CARGO_BIN_EXE_lockstep"), images_text, here]);
         for node in 1..=nodes {
             let socket = format!("{folder}/node{node}/containerd.sock");
-            for image in ["lockstep.tar", "app.tar", "web.tar"] {
+            // Only web servers run beyond the first node.
+            for image in &["app.tar", "lockstep.tar", "web.tar"][..if node == 1 { 3 } else { 1 }] {
                 let image = images.join(image);
                 let import = Command::new(bin.join("ctr"))
                     .args(["--address", &socket, "--namespace", "k8s.io", "images", "import"])

@@ -38,7 +38,9 @@ use libtest_mimic::{Arguments, Trial};
 use world::World;
 
 /// Stories told at once; they wait far more than they compute.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 12;
+/// One for Lockstep and most stories, one that is drained, one that dies.
+const NODES: usize = 3;
 
 /// A test: it panics where the story does not go as it should.
 type Story = (&'static str, fn(&World));
@@ -54,7 +56,7 @@ fn main() -> ExitCode {
     if arguments.list || all.iter().all(|story| arguments.is_filtered_out(story)) {
         return libtest_mimic::run(&arguments, all).exit_code();
     }
-    match ground::enter(1) {
+    match ground::enter(NODES) {
         Entered::Impossible(why) => {
             eprintln!("cluster tests are left out: {why}");
             ExitCode::SUCCESS

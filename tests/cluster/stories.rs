@@ -6,26 +6,46 @@
 pub(crate) mod admission;
 pub(crate) mod cases;
 pub(crate) mod configuration;
+pub(crate) mod deletion;
 pub(crate) mod end;
 pub(crate) mod findings;
 pub(crate) mod generated;
+pub(crate) mod installs;
+pub(crate) mod namespaces;
+pub(crate) mod nodes;
 pub(crate) mod registration;
 pub(crate) mod trouble;
+pub(crate) mod workloads;
 pub(crate) mod zero_loss;
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 
 use crate::Story;
 use crate::cluster::eventually;
+use crate::registry::Registry;
 use crate::world::World;
 
 /// Nothing that should happen takes longer, on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// Told at once.
+/// Told at once; the longest first.
 pub(crate) const TOGETHER: &[Story] = &[
+    ("a_node_dies_comes_back_and_is_taken_away", nodes::dies),
+    ("a_node_is_drained_within_a_disruption_budget", nodes::drained),
+    ("pods_that_crash_again_and_again_never_empty_the_service", workloads::crashing),
+    ("probes_that_flap_move_the_target_within_the_budget", workloads::flapping),
+    ("a_stateful_set_keeps_its_names_and_leaves_no_old_target", workloads::stable_names),
+    ("a_daemon_set_on_the_nodes_own_address_is_replaced", workloads::on_every_node),
+    ("containers_that_ignore_sigterm_are_drained_then_killed", deletion::sigterm_is_ignored),
+    ("a_forced_deletion_leaves_no_target", deletion::forced),
+    ("a_deletion_with_too_little_grace_is_told", deletion::short_of_time),
+    ("an_eviction_waits_until_another_pod_is_registered", deletion::evicted),
+    ("a_namespace_opts_in_with_running_pods_and_out_again", namespaces::opted_in_and_out),
+    ("a_deleted_namespace_waits_for_the_registry_and_goes", namespaces::deleted),
     ("a_pod_gets_gate_finalizer_label_record_and_sleep", admission::a_pod_is_prepared),
     ("a_namespace_without_the_label_sees_no_change", admission::no_label_no_change),
     ("every_case_of_admission_is_answered_over_tls", cases::every_case_over_tls),
@@ -45,7 +65,11 @@ pub(crate) const ALONE: &[Story] = &[
     ("lockstep_down_lets_pods_through_or_refuses_them", trouble::lockstep_is_down),
     ("a_broken_configuration_is_refused_and_locks_nobody_out", configuration::a_broken_configuration),
     ("an_upgrade_keeps_what_the_program_wrote", end::an_upgrade),
+    ("an_upgrade_in_the_middle_of_a_rollout", installs::upgraded_in_the_middle),
+    ("a_second_installation_is_refused_and_one_by_force_does_no_harm", installs::doubled),
     ("nothing_that_lockstep_asked_for_was_forbidden", end::no_request_was_forbidden),
+    ("the_api_server_is_restarted_in_the_middle_of_a_rollout", trouble::the_api_server_restarts),
+    ("nobody_is_owed_anything", end::no_debt_is_left),
     ("an_uninstall_in_the_middle_leaves_no_pod_held", end::an_uninstall),
 ];
 
@@ -95,6 +119,95 @@ pub(crate) fn await_ready(world: &World, namespace: &str, count: usize) -> Vec<P
         }
         Err(pods.iter().map(seen).collect::<Vec<_>>().join("; "))
     })
+}
+
+/// Waits until exactly that many pods live, all Ready, and the registry lists them and nothing else; answers them.
+pub(crate) fn await_active(world: &World, namespace: &str, count: usize) -> Vec<Pod> {
+    let pods = await_ready(world, namespace, count);
+    let registry = world.registry();
+    eventually(&format!("the registry lists the pods of {namespace} as active and nothing else"), SOON, || {
+        let targets = registry.targets(namespace);
+        let listed: BTreeSet<&str> = targets.iter().map(|target| target.uid.as_str()).collect();
+        let right = targets.len() == count && targets.iter().all(|target| target.state == "active");
+        if right && pods.iter().all(|pod| listed.contains(uid(pod))) { Ok(()) } else { Err(format!("{targets:?}")) }
+    });
+    pods
+}
+
+/// Waits until neither pod nor target is left.
+pub(crate) fn await_clean(world: &World, namespace: &str) {
+    await_none(world, namespace);
+    assert_eq!(world.registry().targets(namespace), [], "a target outlived its pod in {namespace}");
+}
+
+/// Waits until Events of the pod, which may be gone, have all these reasons.
+pub(crate) fn await_told(world: &World, namespace: &str, pod: &str, reasons: &[&str]) {
+    eventually(&format!("Events of {namespace}/{pod} say {reasons:?}"), SOON, || {
+        let told = world.cluster.events(namespace, pod);
+        let misses = reasons.iter().any(|wanted| told.iter().all(|(reason, _)| reason != wanted));
+        if misses { Err(format!("{told:?}")) } else { Ok(()) }
+    });
+}
+
+/// Waits until `kubectl describe` of the pod shows all these words.
+pub(crate) fn described(world: &World, namespace: &str, pod: &str, words: &[&str]) {
+    eventually(&format!("kubectl describe of {namespace}/{pod} shows {words:?}"), SOON, || {
+        let shown = world.cluster.kubectl(&["describe", "pod", "--namespace", namespace, pod]);
+        if words.iter().all(|word| shown.contains(word)) { Ok(()) } else { Err(shown) }
+    });
+}
+
+/// Whether a target of the service drains; what is listed where none does.
+pub(crate) fn draining(registry: &Registry<'_>, service: &str) -> Result<(), String> {
+    let targets = registry.targets(service);
+    if targets.iter().any(|target| target.state == "draining") { Ok(()) } else { Err(format!("{targets:?}")) }
+}
+
+/// Whether our finalizer holds it.
+pub(crate) fn carries_finalizer(pod: &Pod) -> bool {
+    pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == "lockstep.dev/deregistered")
+}
+
+/// Exit code of its container, once that has ended.
+pub(crate) fn exit_code(pod: &Pod) -> Option<i32> {
+    let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?;
+    status.state.as_ref()?.terminated.as_ref().map(|ended| ended.exit_code)
+}
+
+/// Restarts the workload of a namespace and waits until every pod is a new one.
+pub(crate) fn roll(world: &World, namespace: &str, kind: &str) {
+    let workload = format!("{kind}/web");
+    world.cluster.kubectl(&["rollout", "restart", &workload, "--namespace", namespace]);
+    await_rolled(world, namespace, kind);
+}
+
+/// The fewest endpoints of a service that were active at one moment while that went on.
+pub(crate) fn fewest_active(world: &World, service: &str, during: impl FnOnce()) -> usize {
+    let (registry, over) = (world.registry(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let observer = scope.spawn(|| {
+            let mut fewest = usize::MAX;
+            while !over.load(Ordering::Relaxed) {
+                fewest = fewest.min(registry.uids(service, "active").len());
+            }
+            fewest
+        });
+        // However it ends, the observer must end too, or the scope would wait for it.
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(during));
+        over.store(true, Ordering::Relaxed);
+        let fewest = observer.join().expect("the observer only looks");
+        ended.map_or_else(|panic| std::panic::resume_unwind(panic), |()| fewest)
+    })
+}
+
+/// Waits until a rollout is over.
+pub(crate) fn await_rolled(world: &World, namespace: &str, kind: &str) {
+    world.cluster.kubectl(&["rollout", "status", &format!("{kind}/web"), "--namespace", namespace, "--timeout", "120s"]);
+}
+
+/// Deletes the workload of a namespace, and with it its pods.
+pub(crate) fn delete_workload(world: &World, namespace: &str, kind: &str) {
+    world.cluster.kubectl(&["delete", kind, "web", "--namespace", namespace]);
 }
 
 /// Waits until no pod object of the workload is left.

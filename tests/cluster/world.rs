@@ -19,7 +19,7 @@ pub(crate) const SLEEP: i64 = 3;
 /// Grace period that every workload asks for.
 pub(crate) const GRACE: i64 = 5;
 
-/// Namespaces with a binding each, of the same name as the service; opted in with that label, registered there.
+/// Namespaces with a binding each, of the same name as the service; opted in with that label if it is not empty, registered there.
 const BOUND: &[(&str, &str, &str)] = &[
     ("prepared", "enabled", "local"),
     ("generated", "enabled", "local"),
@@ -33,6 +33,21 @@ const BOUND: &[(&str, &str, &str)] = &[
     ("open", "enabled", "local"),
     ("closed", "strict", "local"),
     ("kept", "enabled", "local"),
+    ("stubborn", "enabled", "local"),
+    ("forced", "enabled", "local"),
+    ("hurried", "enabled", "local"),
+    ("evicted", "enabled", "local"),
+    ("doomed", "enabled", "local"),
+    ("joining", "", "local"),
+    ("stateful", "enabled", "local"),
+    ("crashing", "enabled", "local"),
+    ("flapping", "enabled", "local"),
+    ("everywhere", "enabled", "local"),
+    ("evacuated", "enabled", "local"),
+    ("lost", "enabled", "local"),
+    ("interrupted", "enabled", "local"),
+    ("upgraded", "enabled", "local"),
+    ("doubled", "enabled", "local"),
     ("leaving", "enabled", "local"),
 ];
 
@@ -84,6 +99,7 @@ impl World {
             "config": {
                 "cluster": "test",
                 "injection": { "margin": "2s" },
+                "registration": { "unreachableAfter": "10s" },
                 "registries": registries,
                 "bindings": places.map(binding).chain(self.outside.bindings()).collect::<Vec<_>>(),
             },
@@ -106,7 +122,10 @@ impl World {
     }
 
     fn furnish(&self) {
-        let bound = BOUND.iter().map(|&(name, label, _)| namespace(name, json!({ "lockstep.dev/inject": label })));
+        let bound = BOUND.iter().map(|&(name, label, _)| match label {
+            "" => namespace(name, json!({})),
+            label => namespace(name, json!({ "lockstep.dev/inject": label })),
+        });
         // Our own namespace takes only what the strictest Pod Security level allows.
         let own = namespace(NAMESPACE, json!({ "pod-security.kubernetes.io/enforce": "restricted" }));
         // Strict: a pod that came while no replica answered would be sent requests, and lose them.
@@ -145,6 +164,11 @@ pub(crate) fn pod(namespace: &str, name: &str, mut labels: Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": namespace, "labels": labels }, "spec": pod_spec() })
 }
 
+/// A container's command: a shell below an init that passes signals on.
+pub(crate) fn shell(script: &str) -> Value {
+    json!(["/init", "--", "/bin/sh", "-c", script])
+}
+
 fn namespace(name: &str, labels: Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels } })
 }
@@ -166,7 +190,8 @@ fn pod_spec() -> Value {
         "containers": [{
             "name": "web", "image": "app:test", "imagePullPolicy": "Never",
             "ports": [{ "name": "http", "containerPort": 8080 }],
-            "readinessProbe": { "httpGet": { "path": "/", "port": "http" }, "periodSeconds": 1 },
+            // Patient, so that a busy machine makes no pod unready.
+            "readinessProbe": { "httpGet": { "path": "/", "port": "http" }, "periodSeconds": 1, "timeoutSeconds": 10 },
         }],
     })
 }

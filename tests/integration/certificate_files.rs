@@ -80,7 +80,8 @@ fn replica(server: &MemoryApi, folder: &Path, name: &str, running: &mut JoinSet<
         serving: serving.clone(),
         metrics: Arc::new(Metrics::new()),
     };
-    let healer = Bundle { api, clock, kind: Kind::Mutating, name: "lockstep".into(), origin: Origin::Replicas };
+    let healer =
+        Bundle { api, clock, kind: Kind::Mutating, name: "lockstep".into(), namespace: "lockstep-system".into(), origin: Origin::Replicas };
     let ((bundle, wanted), (tell, seen)) = (watch::channel(None), watch::channel(Seen::Nothing));
     running.spawn(healer.run(wanted, tell));
     running.spawn(files.run(bundle, vec![seen]));

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::memory_api::MemoryApi;
 
+const NAMESPACE: &str = "lockstep-system";
 const SECRET: &str = "/api/v1/namespaces/lockstep-system/secrets/lockstep-certificate";
 const HOOKS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/lockstep";
 /// Nothing in these tests takes this long, unless it is broken.
@@ -38,7 +39,7 @@ fn ground(replicas: usize, lives: Lifetimes) -> Ground {
 }
 
 fn hook(name: &str) -> serde_json::Value {
-    json!({"name": name, "clientConfig": {"service": {"name": "lockstep"}}})
+    json!({"name": name, "clientConfig": {"service": {"namespace": NAMESPACE, "name": "lockstep"}}})
 }
 
 fn replica(server: &MemoryApi, lives: Lifetimes, running: &mut JoinSet<()>) -> Arc<Serving> {
@@ -52,7 +53,14 @@ fn replica(server: &MemoryApi, lives: Lifetimes, running: &mut JoinSet<()>) -> A
         serving: serving.clone(),
         metrics: Arc::new(Metrics::new()),
     };
-    let healer = Bundle { api, clock, kind: Kind::Mutating, name: "lockstep".into(), origin: Origin::Secret(SECRET.into()) };
+    let healer = Bundle {
+        api,
+        clock,
+        kind: Kind::Mutating,
+        name: "lockstep".into(),
+        namespace: NAMESPACE.into(),
+        origin: Origin::Secret(SECRET.into()),
+    };
     let ((bundle, wanted), (tell, seen)) = (watch::channel(None), watch::channel(Seen::Nothing));
     running.spawn(healer.run(wanted, tell));
     running.spawn(keeper.run(bundle, vec![seen]));
@@ -103,6 +111,20 @@ async fn a_bundle_that_somebody_reset_is_healed() {
         assert_eq!(ground.settled().await, ca);
     }
     assert_eq!(ground.server.text(HOOKS, "/webhooks/1/clientConfig/service/name").as_deref(), Some("lockstep"), "the rest stays");
+}
+
+#[tokio::test]
+async fn a_configuration_that_calls_another_installation_is_left_to_it() {
+    let ground = ground(1, Lifetimes::default());
+    ground.settled().await;
+    let theirs = json!({"namespace": "elsewhere", "name": "lockstep"});
+    ground.server.change(HOOKS, |hooks| {
+        hooks["webhooks"][0]["clientConfig"] = json!({"service": theirs, "caBundle": "dGhlaXJz"});
+        hooks["webhooks"][1]["clientConfig"]["caBundle"] = json!("bm9uc2Vuc2U=");
+    });
+    let ca = ground.server.text(SECRET, "/data/ca.crt");
+    ground.until(|server| (server.text(HOOKS, "/webhooks/1/clientConfig/caBundle") == ca).then_some(())).await;
+    assert_eq!(ground.server.text(HOOKS, "/webhooks/0/clientConfig/caBundle").as_deref(), Some("theirs"));
 }
 
 #[tokio::test]

@@ -108,11 +108,13 @@ pub(crate) fn secret(json: &str) -> Result<(String, BTreeMap<String, String>), A
     Ok((resource_version(json)?, decoded.collect()))
 }
 
-/// Names of the webhooks of a configuration, each with its caBundle.
-pub(crate) fn webhooks(json: &str) -> Result<Vec<(String, String)>, ApiError> {
+/// Names of the webhooks of a configuration that call a Service of `namespace`, or a URL, each with its caBundle.
+pub(crate) fn webhooks(json: &str, namespace: &str) -> Result<Vec<(String, String)>, ApiError> {
     let Object(Webhooks { webhooks }) = serde_json::from_str(json).map_err(|error| api::unreadable(&error))?;
-    let bundle = |client: ClientConfig<'_>| client.ca_bundle.0.as_deref().and_then(base64_text).unwrap_or_default();
-    Ok(webhooks.0.into_iter().map(|Object(webhook)| (webhook.name.owned(), bundle(webhook.client_config.0))).collect())
+    let bundle = |client: &ClientConfig<'_>| client.ca_bundle.0.as_deref().and_then(base64_text).unwrap_or_default();
+    let calls_us = |client: &ClientConfig<'_>| client.service.0.namespace.0.as_deref().is_none_or(|theirs| theirs == namespace);
+    let ours = webhooks.0.into_iter().filter(|Object(webhook)| calls_us(&webhook.client_config.0));
+    Ok(ours.map(|Object(webhook)| (webhook.name.owned(), bundle(&webhook.client_config.0))).collect())
 }
 
 /// Resource version of an object.
@@ -349,6 +351,8 @@ struct Webhook<'a> {
 struct ClientConfig<'a> {
     #[serde(borrow)]
     ca_bundle: Text<'a>,
+    #[serde(borrow)]
+    service: Object<Metadata<'a>>,
 }
 
 fn view(Pod { metadata: Object(mut meta), spec: Object(spec), status: Object(status) }: Pod<'_>) -> PodView {
@@ -643,7 +647,10 @@ mod tests {
     fn a_secret_and_a_webhook_configuration_are_decoded() {
         let secret = secret(r#"{"metadata":{"resourceVersion":"7"},"data":{"tls.crt":"aGVsbG8=","odd":"*","n":1}}"#).unwrap();
         assert_eq!(secret, ("7".into(), BTreeMap::from([("tls.crt".into(), "hello".into())])));
-        let hooks = r#"{"webhooks":[{"name":"a","clientConfig":{"caBundle":"aGVsbG8="}},{"name":"b","clientConfig":{}}]}"#;
-        assert_eq!(webhooks(hooks).unwrap(), [("a".into(), "hello".into()), ("b".into(), String::new())]);
+        let hooks = r#"{"webhooks":[
+            {"name":"a","clientConfig":{"caBundle":"aGVsbG8=","service":{"namespace":"ours","name":"lockstep"}}},
+            {"name":"b","clientConfig":{"url":"https://192.0.2.1/mutate"}},
+            {"name":"c","clientConfig":{"service":{"namespace":"theirs","name":"lockstep"}}}]}"#;
+        assert_eq!(webhooks(hooks, "ours").unwrap(), [("a".into(), "hello".into()), ("b".into(), String::new())]);
     }
 }

@@ -4,13 +4,12 @@
 //! Absent on purpose: losses and duplicates of messages (the simulation).
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::cluster::{always, eventually};
-use crate::stories::{SOON, await_none, await_ready, condition, holds, living, name, seen, uid};
+use crate::stories::{SOON, await_none, await_ready, condition, fewest_active, holds, living, name, roll, seen, uid};
 use crate::world::{self, SLEEP, World};
 
 pub(crate) fn ready_once_acknowledged(world: &World) {
@@ -45,21 +44,7 @@ pub(crate) fn a_rolling_update(world: &World) {
     world.cluster.apply(&[world::deployment("rollout", 5)]);
     let before: BTreeSet<String> = await_ready(world, "rollout", PODS).iter().map(|pod| uid(pod).to_owned()).collect();
 
-    let over = AtomicBool::new(false);
-    let fewest = std::thread::scope(|scope| {
-        let observer = scope.spawn(|| {
-            let mut fewest = usize::MAX;
-            while !over.load(Ordering::Relaxed) {
-                fewest = fewest.min(registry.uids("rollout", "active").len());
-            }
-            fewest
-        });
-        world.cluster.kubectl(&["rollout", "restart", "deployment/web", "--namespace", "rollout"]);
-        world.cluster.kubectl(&["rollout", "status", "deployment/web", "--namespace", "rollout", "--timeout", "90s"]);
-        over.store(true, Ordering::Relaxed);
-        observer.join().expect("the observer only looks")
-    });
-
+    let fewest = fewest_active(world, "rollout", || roll(world, "rollout", "deployment"));
     assert!(fewest >= PODS, "only {fewest} endpoints were active at one moment");
     let after: BTreeSet<String> = await_ready(world, "rollout", PODS).iter().map(|pod| uid(pod).to_owned()).collect();
     assert!(before.is_disjoint(&after), "every pod was replaced");

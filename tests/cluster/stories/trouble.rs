@@ -1,14 +1,16 @@
-//! What happens when something fails: the registry, the leader, all of Lockstep.
+//! What happens when something fails: the registry, the leader, all of Lockstep, the API server.
 //!
 //! Invariant: every failure is made for real, by ending a process.
-//! Absent on purpose: lost nodes (they take a minute each; the simulation has them).
+//! Absent on purpose: lost nodes (`nodes`).
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::cluster::{always, eventually};
-use crate::stories::{SOON, await_none, await_ready, holds, living, name, seen, uid};
+use crate::stories::{
+    SOON, await_active, await_clean, await_none, await_ready, await_rolled, delete_workload, holds, living, name, seen, uid,
+};
 use crate::world::{self, NAMESPACE, World};
 
 pub(crate) fn a_registry_goes_down(world: &World) {
@@ -111,6 +113,45 @@ pub(crate) fn lockstep_is_down(world: &World) {
     assert_eq!(taken.metadata.finalizers.as_deref(), Some(&["lockstep.dev/deregistered".to_owned()][..]));
     world.cluster.kubectl(&["delete", "pod", "--namespace", "closed", "taken", "--wait=false"]);
     await_none(world, "closed");
+}
+
+pub(crate) fn the_api_server_restarts(world: &World) {
+    let registry = world.registry();
+    world.cluster.apply(&[world::deployment("interrupted", 3)]);
+    let before = await_active(world, "interrupted", 3);
+    let restarts = restarts(world);
+    registry.behave("interrupted", &json!({ "hold": true }));
+    world.cluster.kubectl(&["rollout", "restart", "deployment/web", "--namespace", "interrupted"]);
+    eventually("a new pod is registered, and waits", SOON, || {
+        let listed = registry.targets("interrupted");
+        if listed.iter().any(|target| target.state == "initial") { Ok(()) } else { Err(format!("{listed:?}")) }
+    });
+
+    world.cluster.stop("kube-apiserver");
+    registry.behave("interrupted", &json!({}));
+    always("what serves goes on serving for longer than a leader can hold its Lease", Duration::from_secs(13), || {
+        let active = registry.uids("interrupted", "active");
+        if before.iter().all(|pod| active.iter().any(|one| one == uid(pod))) { Ok(()) } else { Err(format!("{active:?}")) }
+    });
+    world.cluster.start("kube-apiserver");
+    eventually("the API server answers again", Duration::from_secs(60), || {
+        let output = world.cluster.attempt("kubectl", &["get", "--raw", "/readyz"], "");
+        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    });
+
+    await_rolled(world, "interrupted", "deployment");
+    let after = await_active(world, "interrupted", 3);
+    assert!(after.iter().all(|pod| before.iter().all(|old| uid(old) != uid(pod))), "the rollout went on to its end");
+    assert_eq!(self::restarts(world), restarts, "no replica was restarted");
+    delete_workload(world, "interrupted", "deployment");
+    await_clean(world, "interrupted");
+}
+
+/// How often containers of Lockstep were restarted.
+fn restarts(world: &World) -> i32 {
+    let pods = world.cluster.pods(NAMESPACE, "app.kubernetes.io/component=webhook");
+    let statuses = pods.into_iter().filter_map(|pod| pod.status?.container_statuses).flatten();
+    statuses.map(|status| status.restart_count).sum()
 }
 
 /// Name of the replica that reconciles.
