@@ -20,6 +20,7 @@ pub(crate) const SLEEP: i64 = 3;
 pub(crate) const GRACE: i64 = 5;
 
 /// Namespaces with a binding each, of the same name as the service; opted in with that label if it is not empty, registered there.
+/// Strict where replicas come and go under the story: a pod that nobody could be asked about would not be prepared.
 const BOUND: &[(&str, &str, &str)] = &[
     ("prepared", "enabled", "local"),
     ("generated", "enabled", "local"),
@@ -29,8 +30,9 @@ const BOUND: &[(&str, &str, &str)] = &[
     ("drained", "enabled", "local"),
     ("scaled", "enabled", "local"),
     ("outage", "enabled", "beside"),
-    ("leader", "enabled", "local"),
+    ("leader", "strict", "local"),
     ("open", "enabled", "local"),
+    ("broken", "enabled", "local"),
     ("closed", "strict", "local"),
     ("kept", "enabled", "local"),
     ("stubborn", "enabled", "local"),
@@ -45,9 +47,9 @@ const BOUND: &[(&str, &str, &str)] = &[
     ("everywhere", "enabled", "local"),
     ("evacuated", "enabled", "local"),
     ("lost", "enabled", "local"),
-    ("interrupted", "enabled", "local"),
-    ("upgraded", "enabled", "local"),
-    ("doubled", "enabled", "local"),
+    ("interrupted", "strict", "local"),
+    ("upgraded", "strict", "local"),
+    ("doubled", "strict", "local"),
     ("leaving", "enabled", "local"),
 ];
 
