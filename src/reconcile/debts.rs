@@ -213,7 +213,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         for (owed, debt) in owed {
             let Some(term) = &mut self.term else { return };
             let Some(service) = term.services.get_mut(id) else { return };
-            let Some((began, state)) = service.shows(&owed.1, debt.claim.mode == Mode::Observe) else { return };
+            let Some((began, state)) = service.shows(&owed.1, debt.claim.mode == Mode::Observe) else { continue };
             if term.debts.known.get(&owed).is_none_or(|known| began < *known) {
                 continue;
             }

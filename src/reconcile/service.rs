@@ -358,9 +358,11 @@ impl Service {
         concerned.into_iter().collect()
     }
 
-    /// Whether the last read shows the target: by its stamp where there are stamps, else by its address, as for one that is only observed.
+    /// Whether the last read that counts for the target shows it: by its stamp where there are stamps, else by its address, as for one
+    /// that is only observed.
     pub fn shows(&self, key: &Key, observes: bool) -> Option<(Seq, Option<TargetState>)> {
-        let reading = self.reading.as_ref()?;
+        let settled = self.books.get(key).map_or(Seq::default(), |book| book.settled);
+        let reading = self.reading.as_ref().filter(|reading| reading.began > settled)?;
         let state = match reading.look(key, self.stamps(), observes) {
             Seen::Absent => None,
             Seen::Listed { state, .. } => Some(state),
@@ -371,10 +373,10 @@ impl Service {
     /// The change that takes out a target without a pod, where one is needed and none is on its way.
     pub fn still_to_take_out(&self, key: &Key) -> Option<Operation> {
         let book = self.books.get(key)?;
-        let (began, state) = self.shows(key, false)?;
+        let (_, state) = self.shows(key, false)?;
         let traits = self.traits?;
         let on_its_way = state == Some(TargetState::Draining) && traits.drain == DrainKind::ByDeregistering;
-        (state.is_some() && !on_its_way && began > book.settled && book.doing == Doing::Nothing).then_some(Operation::Deregister)
+        (state.is_some() && !on_its_way && book.doing == Doing::Nothing).then_some(Operation::Deregister)
     }
 
     /// The pace of changes after trouble is over.

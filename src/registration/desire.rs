@@ -63,7 +63,7 @@ impl TargetView {
     /// Whether a target that is draining is on its way out: our own drain leaves it in.
     fn was_told_to_go(&self) -> bool {
         let by_deregistering = self.facts.traits.is_some_and(|traits| traits.drain == DrainKind::ByDeregistering);
-        self.mode == Mode::Observe || by_deregistering || matches!(self.facts.last, Some((Operation::Deregister, _)))
+        self.mode == Mode::Observe || by_deregistering || self.facts.last == Some((Operation::Deregister, Outcome::Accepted))
     }
 
     /// Whether the registry has let the target go, as far as the binding asks: with `ack: accepted` an accepted deregister is enough.

@@ -200,6 +200,18 @@ fn a_register_that_a_read_does_not_show_yet_is_taken_back() {
 }
 
 #[test]
+fn a_drain_of_ours_does_not_pass_for_a_deregister_that_was_refused() {
+    let mut model = after(&[Event::ContainersReady, Event::Acknowledged, Event::Deleted]);
+    let target = &mut model.pod.targets[0];
+    target.facts.traits.as_mut().unwrap().gone_when = GoneWhen::Draining;
+    target.facts = Facts { seen: Some(Seen::Listed { state: TargetState::Draining, ours: true }), seen_fresh: true, ..target.facts };
+    for (outcome, gone) in [(Outcome::Refused, false), (Outcome::Unknown, false), (Outcome::Accepted, true)] {
+        target.facts.last = Some((Operation::Deregister, outcome));
+        assert_eq!(target.gone(true), gone, "{outcome:?}");
+    }
+}
+
+#[test]
 fn an_accepted_deregister_keeps_its_claim_where_the_rest_is_given_up() {
     let mut model = after(&[Event::ContainersReady, Event::Acknowledged, Event::ForcedDeletion]);
     let mut accepted = model.pod.targets[0].clone();

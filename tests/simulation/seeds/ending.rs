@@ -122,12 +122,15 @@ fn serving(world: &mut World, rule: &str) {
                 complete = false;
                 continue;
             };
-            let service = world.registries.get(&binding.service.registry).and_then(|one| one.services.get(&binding.service.service));
+            let registry = world.registries.get(&binding.service.registry);
+            // Without marks an address is its present pod's, whoever registered it.
+            let marks = registry.is_none_or(|registry| registry.behaviour.marks);
+            let service = registry.and_then(|one| one.services.get(&binding.service.service));
             let active = service.is_some_and(|service| {
                 service.targets.values().any(|held| {
                     held.address == address
                         && held.state == TargetState::Active
-                        && (binding.mode == Mode::Observe || held.owner.as_ref() == Some(&pod.uid))
+                        && (binding.mode == Mode::Observe || !marks || held.owner.as_ref() == Some(&pod.uid))
                 })
             });
             complete &= active || binding.mode != Mode::Observe;

@@ -51,7 +51,7 @@ impl World {
             pod.looks().bindings(one).all(|binding| binding.service != *id)
                 && one.bindings.iter().any(|binding| binding.service == *id && binding.on_unbound == OnUnbound::Deregister)
         };
-        self.in_force().all(|one| wanted(one) || unbound(one))
+        self.in_force().all(|one| wanted(one) || (pod.ips.contains(&address.ip()) && unbound(one)))
     }
 
     /// Whether a pod's claim counts in n, did a moment ago, or does as far as the process was shown.

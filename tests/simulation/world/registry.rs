@@ -393,12 +393,12 @@ impl World {
     /// A registry does a change once more, unasked.
     pub(super) fn repeat(&mut self, repeat: &Repeat) {
         self.record.fault("change done twice");
-        let before = self.meant_target(&repeat.at, &repeat.change).map(|held| held.owner);
+        let before = self.meant_target(&repeat.at, &repeat.change).map(|held| (held.owner, held.address));
         let _ = self.effect(&repeat.at, &repeat.change);
         let (behaviour, service) = self.service(&repeat.at);
         let key = behaviour.key(repeat.change.address, Some(&repeat.change.uid));
         if let Some(held) = service.targets.get_mut(&key)
-            && before.is_none_or(|owner| owner != held.owner)
+            && before.is_none_or(|(owner, address)| owner != held.owner || address != held.address)
         {
             held.repeated = true;
         }
