@@ -205,6 +205,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
 
     /// Reads a pod to see what it is now.
     pub(super) fn fetch(&mut self, uid: &PodUid) {
+        let began = self.next_seq();
         let Some(entry) = self.pods.get_mut(uid) else { return };
         if entry.busy != super::pods::Busy::No {
             return;
@@ -214,7 +215,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let (cluster, clock, uid) = (self.cluster.clone(), self.clock.clone(), uid.clone());
         self.post(async move {
             let answer = super::calls::api_limited(&clock, cluster.pod(&key)).await;
-            Input::Fetched { uid, key, answer }
+            Input::Fetched { uid, key, began, answer }
         });
     }
 
@@ -232,7 +233,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             Input::Leadership(Leadership::Lost) => self.lose(),
             Input::LeaseEnded => self.lease_ended = true,
             Input::Patched { term, uid, answer } => self.patched(term, &uid, answer),
-            Input::Fetched { uid, key, answer } => self.fetched(&uid, &key, answer),
+            Input::Fetched { uid, key, began, answer } => self.fetched(&uid, &key, began, answer),
             Input::Applied { term, service, answer } => self.applied(term, &service, answer.as_ref()),
             Input::Read { term, service, began, blocking, answer } => self.read(term, &service, began, blocking, answer),
             Input::Loaded { term, store, answer } => self.loaded(term, store, answer),
@@ -336,7 +337,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         }
     }
 
-    fn fetched(&mut self, uid: &PodUid, key: &PodKey, answer: Result<Option<PodView>, super::cluster::ApiError>) {
+    fn fetched(&mut self, uid: &PodUid, key: &PodKey, began: Seq, answer: Result<Option<PodView>, super::cluster::ApiError>) {
         let now = self.clock.now();
         let jitter = self.clock.jitter();
         let Some(entry) = self.pods.get_mut(uid) else { return };
@@ -347,11 +348,13 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             Ok(Some(pod)) if pod.uid == *uid => {
                 entry.doubtful = false;
                 entry.missing = false;
+                entry.confirmed = began;
                 entry.unwatched = (!is_labelled(&pod)).then_some(now.after(UNWATCHED));
                 if let Some(at) = entry.unwatched {
                     self.retries.insert((at, uid.clone()));
                 }
                 self.bring(pod);
+                self.dirty.extend(self.pods.neighbours(uid));
             }
             Ok(other) => {
                 self.vanished(uid);

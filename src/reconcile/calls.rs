@@ -88,13 +88,11 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     /// A batch was answered.
     pub(super) fn applied(&mut self, term: u64, id: &ServiceId, answer: Option<&Applied>) {
         let (seq, now, jitter) = (self.next_seq(), self.clock.now(), self.clock.jitter());
+        self.note_call(id, "apply", answer.map(|answer| answer.as_ref().err()), now);
         if !self.call_ended(term, true) {
             return;
         }
         tracing::trace!(elapsed_ms = now.0.as_millis(), service = %id, seq = seq.0, answer = ?answer, "a batch was answered");
-        if let Some(answer) = answer {
-            self.note_call(id, "apply", answer.as_ref().err(), now);
-        }
         let Some(service) = self.term.as_mut().and_then(|term| term.services.get_mut(id)) else { return };
         let concerned = service.applied(answer, seq, now, jitter);
         self.concern(id, concerned);
@@ -106,11 +104,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     /// A read was answered.
     pub(super) fn read(&mut self, term: u64, id: &ServiceId, began: Seq, blocking: bool, answer: Option<Result<Listing, CallError>>) {
         let (now, jitter) = (self.clock.now(), self.clock.jitter());
+        self.note_call(id, "list", answer.as_ref().map(|answer| answer.as_ref().err()), now);
         if !self.call_ended(term, !blocking) {
             return;
-        }
-        if let Some(answer) = &answer {
-            self.note_call(id, "list", answer.as_ref().err(), now);
         }
         let Some(service) = self.term.as_mut().and_then(|term| term.services.get_mut(id)) else { return };
         let news = matches!(answer, Some(Ok(_) | Err(CallError::ServiceMissing(_))));
@@ -199,21 +195,28 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         }
     }
 
-    fn note_call(&mut self, id: &ServiceId, operation: &'static str, error: Option<&CallError>, now: Instant) {
+    /// What an answer says of its registry, whichever term asked: the breaker waits for it. `None`: the call was not made after all.
+    fn note_call(&mut self, id: &ServiceId, operation: &'static str, answer: Option<Option<&CallError>>, now: Instant) {
         let jitter = self.clock.jitter();
-        let labels = CallLabels { registry: Arc::clone(&id.registry), operation, outcome: outcome(error) };
-        self.metrics.reconcile.registry_calls.get_or_create(&labels).inc();
-        if let Some(error) = error {
+        if let Some(error) = answer {
+            let labels = CallLabels { registry: Arc::clone(&id.registry), operation, outcome: outcome(error) };
+            self.metrics.reconcile.registry_calls.get_or_create(&labels).inc();
+        }
+        if let Some(Some(error)) = answer {
             tracing::debug!(registry = %id.registry, service = %id.service, operation, error = %error, "a call to a registry failed");
         }
         let Some(client) = self.settings.client_mut(&id.registry) else { return };
         let was_open = client.breaker.is_open();
-        let recovered = match error {
-            Some(CallError::Unavailable(_) | CallError::Timeout) => {
+        let recovered = match answer {
+            None => {
+                client.breaker.withdraw();
+                false
+            }
+            Some(Some(CallError::Unavailable(_) | CallError::Timeout)) => {
                 client.breaker.fail(now, jitter);
                 false
             }
-            Some(_) | None => client.breaker.succeed(),
+            Some(_) => client.breaker.succeed(),
         };
         let is_open = client.breaker.is_open();
         if is_open != was_open {

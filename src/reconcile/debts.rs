@@ -1,6 +1,6 @@
 //! Debts: claims whose pods are gone, kept in a ConfigMap until the registry has let their targets go.
 //!
-//! Invariant: a pod is let go with targets left only once its claims are written here; a debt at an address that a live pod has waits.
+//! Invariant: a pod is let go with targets left only once its claims are written here; a debt waits while a live pod claims or should have the same target.
 //! Absent on purpose: the budget; what is owed serves nobody.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,8 @@ use super::service::{Entry, Key, Owner, Seq};
 use crate::config::Mode;
 use crate::registration::Reason;
 use crate::registration::claim::{Claim, Debt, MAX_DEBTS, parse_debts, print_debts};
-use crate::registration::life::later;
+use crate::registration::life::{self, later};
+use crate::registration::observe::wants;
 use crate::target::{PodKey, PodUid, ServiceId};
 
 /// A debt that nobody could pay for this long is dropped.
@@ -212,7 +213,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         for (owed, debt) in owed {
             let Some(term) = &mut self.term else { return };
             let Some(service) = term.services.get_mut(id) else { return };
-            let Some((began, state)) = service.shows(&owed.1) else { return };
+            let Some((began, state)) = service.shows(&owed.1, debt.claim.mode == Mode::Observe) else { return };
             if term.debts.known.get(&owed).is_none_or(|known| began < *known) {
                 continue;
             }
@@ -222,7 +223,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                 ended = true;
                 continue;
             }
-            let waits = observed || debt.claim.mode == Mode::Observe || self.pods.live_at(owed.1.address.ip());
+            let waits = observed || debt.claim.mode == Mode::Observe || self.has_heir(id, &owed.1);
+            let Some(service) = self.term.as_mut().and_then(|term| term.services.get_mut(id)) else { return };
             if waits {
                 service.withdraw(&owed.1);
                 continue;
@@ -246,7 +248,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             .into_iter()
             .filter(|(key, owner)| match owner {
                 Owner::Pod => false,
-                Owner::Debt => self.pods.live_at(key.address.ip()),
+                Owner::Debt => self.has_heir(id, key),
                 Owner::Orphan => self.is_claimed(id, key),
             })
             .map(|(key, _)| key)
@@ -255,6 +257,16 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         for key in spared {
             service.withdraw(&key);
         }
+    }
+
+    /// Whether a live pod claims the endpoint or should have it: what stands there may be its own by now.
+    fn has_heir(&self, id: &ServiceId, key: &Key) -> bool {
+        let Some(current) = &self.settings.current else { return true };
+        let mut pods = self.pods.at(key.address.ip()).filter(|(uid, pod)| **uid != key.uid && life::live(&pod.view));
+        pods.any(|(_, pod)| {
+            let claims = pod.claims.iter().any(|claim| claim.address == key.address && claim.service == *id);
+            claims || wants(&pod.view, current, id, key.address)
+        })
     }
 
     /// Whether a pod claims the endpoint.

@@ -151,7 +151,10 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         if let Some(at) = entry.wake {
             self.wakes.remove(&(at, uid.clone()));
         }
-        let Some(term) = &mut self.term else { return };
+        let Some(term) = &mut self.term else {
+            self.pods.mourn(uid, &entry, now);
+            return;
+        };
         term.held.remove(uid);
         for (service, address) in &entry.booked {
             let Some(known) = term.services.get_mut(service) else { continue };

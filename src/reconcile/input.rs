@@ -54,6 +54,8 @@ pub enum Input {
         uid: PodUid,
         /// Under which name.
         key: PodKey,
+        /// Where in the order the read began.
+        began: Seq,
         /// The answer.
         answer: Result<Option<PodView>, ApiError>,
     },

@@ -88,6 +88,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             said: None,
             chores: now,
         });
+        for mourned in self.pods.mourned(now) {
+            self.add_debts(&mourned.uid, &mourned.key, &mourned.claims);
+        }
         self.wires.wish.send_replace(self.terms);
         self.load(Store::Debts);
         self.load(Store::LastGood);

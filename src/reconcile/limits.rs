@@ -98,6 +98,11 @@ impl Breaker {
         self.probing = self.is_open();
     }
 
+    /// A call was not made after all.
+    pub fn withdraw(&mut self) {
+        self.probing = false;
+    }
+
     /// A call reached nobody.
     pub fn fail(&mut self, now: Instant, jitter: f64) {
         self.probing = false;
@@ -200,6 +205,9 @@ mod tests {
         assert_eq!(breaker.free_at(), None, "one call at a time");
         breaker.fail(at(30), 0.0);
         assert_eq!(breaker.free_at(), Some(at(45)));
+        breaker.call();
+        breaker.withdraw();
+        assert_eq!(breaker.free_at(), Some(at(45)), "the call was not made");
         breaker.call();
         assert!(breaker.succeed());
         assert_eq!(breaker.free_at(), Some(Instant::default()));

@@ -4,7 +4,7 @@
 //! Absent on purpose: what is decided (`registration`), how steps are carried out (`execute`).
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::Drivers;
@@ -56,6 +56,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             }
         }
         let Some(life) = self.note_life(uid) else { return };
+        self.confirm_heirs(uid);
         if self.stopping || !self.term.as_ref().is_some_and(|term| term.listed) {
             return;
         }
@@ -180,20 +181,34 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         if life::live(&entry.view) && entry.view.addresses.contains(&ip) {
             return None;
         }
-        let known = self.term.as_ref().and_then(|term| term.services.get(service));
         self.pods
             .at(ip)
             .filter(|(other, pod)| *other != uid && life::live(&pod.view) && pod.view.addresses.contains(&ip))
-            .map(|(other, pod)| {
+            .filter_map(|(_, pod)| {
                 let claims = pod.claims.iter().any(|claim| claim.address == address && claim.service == *service);
-                let owns = claims && known.is_some_and(|known| known.owns(&Key { address, uid: other.clone() }));
-                match (claims, owns) {
-                    (_, true) => Heir::Owns,
-                    (true, false) => Heir::Claims,
-                    (false, false) => Heir::Has,
+                match (claims, is_confirmed(entry, pod)) {
+                    (true, true) => Some(Heir::Claims),
+                    (true, false) => Some(Heir::Doubtful),
+                    (false, true) => Some(Heir::Has),
+                    (false, false) => None,
                 }
             })
-            .max_by_key(|heir| *heir as u8)
+            .max()
+    }
+
+    /// Reads the pods that seem to have taken over an address of a pod that has ended: a watch may have lost their own end.
+    fn confirm_heirs(&mut self, uid: &PodUid) {
+        let Some(entry) = self.pods.get(uid).filter(|entry| entry.ended.is_some() && !entry.claims.is_empty()) else { return };
+        let addresses: BTreeSet<IpAddr> = entry.claims.iter().map(|claim| claim.address.ip()).collect();
+        let doubtful: Vec<PodUid> = addresses
+            .into_iter()
+            .flat_map(|ip| self.pods.at(ip).filter(move |(_, pod)| pod.view.addresses.contains(&ip)))
+            .filter(|(other, pod)| *other != uid && life::live(&pod.view) && !is_confirmed(entry, pod))
+            .map(|(other, _)| other.clone())
+            .collect();
+        for other in doubtful {
+            self.fetch(&other);
+        }
     }
 
     /// Counts the pod's claims in the budgets of their services.
@@ -224,6 +239,11 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             }
         }
     }
+}
+
+/// Whether `heir` was read since the end of `pod` was first seen.
+fn is_confirmed(pod: &Pod, heir: &Pod) -> bool {
+    pod.ended.is_none_or(|ended| heir.confirmed > ended)
 }
 
 /// Since when the containers are gone, as far as can be known.

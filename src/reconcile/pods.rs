@@ -5,7 +5,7 @@
 //! Invariant: an older version never replaces a newer one, and a pod that is gone does not come back by a late event.
 //! Absent on purpose: I/O (`watch`, `execute`), decisions (`registration`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,6 @@ use super::service::Seq;
 use crate::pod::PodView;
 use crate::registration::Reason;
 use crate::registration::claim::Claim;
-use crate::registration::life;
 use crate::registration::observe::{Memory, Told, claims_of};
 use crate::registration::plan::Notice;
 use crate::registration::record::Record;
@@ -26,6 +25,8 @@ use crate::target::{PodKey, PodUid, ServiceId};
 const GRAVE_TIME: Duration = Duration::from_secs(600);
 /// The most such UIDs: more deletions than that in ten minutes would be a cluster on fire.
 const GRAVES: usize = 20_000;
+/// The most pods that are mourned: one leader follows the other within seconds.
+const MOURNED: usize = 1000;
 /// The most bindings of the past that are remembered of one pod.
 const FORMER: usize = 16;
 
@@ -37,7 +38,20 @@ pub struct Pods {
     by_address: BTreeMap<IpAddr, BTreeSet<PodUid>>,
     by_node: BTreeMap<Arc<str>, BTreeSet<PodUid>>,
     graves: BTreeMap<PodUid, Instant>,
+    mourned: VecDeque<Mourned>,
     ungated: usize,
+}
+
+/// A pod that went away with claims while this process did not lead.
+#[derive(Debug)]
+pub struct Mourned {
+    /// Its UID.
+    pub uid: PodUid,
+    /// Its name.
+    pub key: PodKey,
+    /// Its claims.
+    pub claims: Vec<Claim>,
+    since: Instant,
 }
 
 /// One managed pod.
@@ -55,6 +69,8 @@ pub struct Entry {
     pub memory: Memory,
     /// When its end was first seen by this leader.
     pub ended: Option<Seq>,
+    /// Where in the order the last read of it began that found it.
+    pub confirmed: Seq,
     /// A write or a read of the pod is on its way.
     pub busy: Busy,
     /// It stands in the queue for a write.
@@ -161,6 +177,25 @@ impl Pods {
         Some((entry, neighbours))
     }
 
+    /// Remembers a pod that went away while this process did not lead: maybe nobody did.
+    pub fn mourn(&mut self, uid: &PodUid, entry: &Entry, now: Instant) {
+        if entry.claims.is_empty() {
+            return;
+        }
+        self.mourned.retain(|mourned| now.since(mourned.since) < GRAVE_TIME);
+        if self.mourned.len() >= MOURNED {
+            self.mourned.pop_front();
+        }
+        let (key, claims) = (entry.view.key.clone(), entry.claims.clone());
+        self.mourned.push_back(Mourned { uid: uid.clone(), key, claims, since: now });
+    }
+
+    /// Those who went away so, and not too long ago; they are told once.
+    pub fn mourned(&mut self, now: Instant) -> Vec<Mourned> {
+        let mourned = std::mem::take(&mut self.mourned);
+        mourned.into_iter().filter(|mourned| now.since(mourned.since) < GRAVE_TIME).collect()
+    }
+
     /// Forgets graves that are old.
     pub fn tend(&mut self, now: Instant) {
         self.graves.retain(|_, buried| now.since(*buried) < GRAVE_TIME);
@@ -206,13 +241,8 @@ impl Pods {
         self.by_address.get(&address).into_iter().flatten().filter_map(|uid| self.entries.get_key_value(uid))
     }
 
-    /// Whether a live pod has the address.
-    pub fn live_at(&self, address: IpAddr) -> bool {
-        self.at(address).any(|(_, entry)| life::live(&entry.view) && entry.view.addresses.contains(&address))
-    }
-
     /// Pods at one of the addresses that the pod has or claims, but for itself.
-    fn neighbours(&self, uid: &PodUid) -> Vec<PodUid> {
+    pub fn neighbours(&self, uid: &PodUid) -> Vec<PodUid> {
         let Some(entry) = self.entries.get(uid) else { return Vec::new() };
         let others = entry.addresses().into_iter().filter_map(|address| self.by_address.get(&address)).flatten();
         others.filter(|other| *other != uid).cloned().collect()
@@ -252,6 +282,7 @@ impl Entry {
             former: Vec::new(),
             memory: Memory::default(),
             ended: None,
+            confirmed: Seq::default(),
             busy: Busy::No,
             queued: false,
             tell: None,

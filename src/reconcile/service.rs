@@ -180,11 +180,6 @@ impl Service {
         }
     }
 
-    /// Whether a register of the target is known to have been done last.
-    pub fn owns(&self, key: &Key) -> bool {
-        self.books.get(key).is_some_and(|book| book.owned)
-    }
-
     /// The entries that the last read showed, with where in the order it began.
     pub fn last_listing(&self) -> Option<(Seq, impl Iterator<Item = &Listed>)> {
         self.reading.as_ref().map(|reading| (reading.began, reading.listed.values().flatten()))
@@ -363,10 +358,10 @@ impl Service {
         concerned.into_iter().collect()
     }
 
-    /// Whether the last read shows the target: by its stamp where there are stamps, else by its address.
-    pub fn shows(&self, key: &Key) -> Option<(Seq, Option<TargetState>)> {
+    /// Whether the last read shows the target: by its stamp where there are stamps, else by its address, as for one that is only observed.
+    pub fn shows(&self, key: &Key, observes: bool) -> Option<(Seq, Option<TargetState>)> {
         let reading = self.reading.as_ref()?;
-        let state = match reading.look(key, self.stamps(), false) {
+        let state = match reading.look(key, self.stamps(), observes) {
             Seen::Absent => None,
             Seen::Listed { state, .. } => Some(state),
         };
@@ -376,7 +371,7 @@ impl Service {
     /// The change that takes out a target without a pod, where one is needed and none is on its way.
     pub fn still_to_take_out(&self, key: &Key) -> Option<Operation> {
         let book = self.books.get(key)?;
-        let (began, state) = self.shows(key)?;
+        let (began, state) = self.shows(key, false)?;
         let traits = self.traits?;
         let on_its_way = state == Some(TargetState::Draining) && traits.drain == DrainKind::ByDeregistering;
         (state.is_some() && !on_its_way && began > book.settled && book.doing == Doing::Nothing).then_some(Operation::Deregister)

@@ -42,17 +42,22 @@ impl TargetView {
             return false;
         }
         let let_go = match facts.seen.filter(|_| facts.seen_fresh) {
-            Some(Seen::Absent) => true,
+            Some(Seen::Absent) => !self.may_still_appear(),
             Some(Seen::Listed { state: TargetState::Draining, .. }) => {
                 containers_gone && facts.traits.is_some_and(|traits| traits.gone_when == GoneWhen::Draining) && self.was_told_to_go()
             }
             Some(Seen::Listed { .. }) | None => false,
         };
         if self.mode == Mode::Observe {
-            return let_go || facts.heir.is_some();
+            return let_go || facts.heir.is_some_and(|heir| heir != Heir::Doubtful);
         }
         let not_found = facts.last_fresh && facts.last == Some((Operation::Deregister, Outcome::NotFound));
-        let_go || not_found || (facts.heir == Some(Heir::Owns) && facts.keys_by_address())
+        let_go || not_found || (facts.heir == Some(Heir::Claims) && facts.keys_by_address())
+    }
+
+    /// Whether a register that may have been done was our last word: a registry whose reads lag does not show it yet.
+    fn may_still_appear(&self) -> bool {
+        matches!(self.facts.last, Some((Operation::Register, Outcome::Accepted | Outcome::Unknown))) && self.changeable().is_some()
     }
 
     /// Whether a target that is draining is on its way out: our own drain leaves it in.
@@ -112,7 +117,7 @@ impl TargetView {
         }
         let done = matches!(self.facts.last, Some((Operation::Deregister, Outcome::Accepted | Outcome::NotFound)));
         let wanted = match self.facts.seen {
-            Some(Seen::Absent) => false,
+            Some(Seen::Absent) => self.may_still_appear(),
             Some(Seen::Listed { state: TargetState::Draining, .. }) if traits.drain == DrainKind::ByDeregistering => false,
             Some(Seen::Listed { .. }) => true,
             None => !done,
@@ -128,7 +133,7 @@ impl TargetView {
     /// What its registry can do, where a change that takes the target out may be sent at all.
     fn changeable(&self) -> Option<Traits> {
         let facts = &self.facts;
-        let inherited = facts.keys_by_address() && matches!(facts.heir, Some(Heir::Claims | Heir::Owns));
+        let inherited = facts.keys_by_address() && matches!(facts.heir, Some(Heir::Doubtful | Heir::Claims));
         facts.traits.filter(|_| self.ours_to_change() && !facts.taken && !inherited && !self.must_read_first())
     }
 

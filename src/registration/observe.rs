@@ -230,15 +230,15 @@ pub enum Seen {
     },
 }
 
-/// A live pod that has taken over a target's address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A live pod that has taken over a target's address; of several the last in this order counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Heir {
     /// It has the address.
     Has,
-    /// It claims the same target.
+    /// It claims the same target, as far as is known; nobody has looked since the end of this pod was seen.
+    Doubtful,
+    /// It claims the same target: whatever stands there is worked off from its claim.
     Claims,
-    /// Its register of the same target was done.
-    Owns,
 }
 
 /// What keeps failing.
@@ -265,7 +265,7 @@ pub enum Trouble {
 /// Looks at a pod. `facts` tells what is known of a target.
 pub fn observe(sighting: &Sighting<'_>, mut facts: impl FnMut(&ServiceId, SocketAddr) -> Facts) -> Observation {
     let pod = sighting.pod;
-    let selected = selected(sighting);
+    let selected: Vec<&Binding> = selecting(pod, sighting.configuration).collect();
     let (wanted, blocked) = wanted(pod, &selected);
     let mut targets: Vec<TargetView> = Vec::with_capacity(sighting.claims.len().max(wanted.len()));
     for claim in sighting.claims {
@@ -313,6 +313,12 @@ pub fn observe(sighting: &Sighting<'_>, mut facts: impl FnMut(&ServiceId, Socket
         debts_full: sighting.debts_full,
         rules: sighting.configuration.registration.clone(),
     }
+}
+
+/// Whether a binding wants that target of a pod.
+pub fn wants(pod: &PodView, configuration: &Configuration, service: &ServiceId, address: SocketAddr) -> bool {
+    let mut bindings = selecting(pod, configuration).filter(|binding| binding.service == *service);
+    bindings.any(|binding| port(pod, &binding.port) == Some(address.port()) && ip(pod, binding.family) == Some(address.ip()))
 }
 
 /// The claims of a pod's condition.
@@ -365,9 +371,8 @@ struct Want<'a> {
     address: SocketAddr,
 }
 
-fn selected<'a>(sighting: &Sighting<'a>) -> Vec<&'a Binding> {
-    let pod = sighting.pod;
-    sighting.configuration.bindings_of(&pod.key.namespace, |key| pod.labels.get(key).map(String::as_str)).collect()
+fn selecting<'a>(pod: &'a PodView, configuration: &'a Configuration) -> impl Iterator<Item = &'a Binding> {
+    configuration.bindings_of(&pod.key.namespace, |key| pod.labels.get(key).map(String::as_str))
 }
 
 /// The targets that `selected` want of `pod`, and the bindings that cannot have one.

@@ -93,6 +93,13 @@ impl Cluster {
         self.handle("start", program);
     }
 
+    /// Runs a command as a person would type it, with kubectl on the path, and answers what it printed; it must go well.
+    pub(crate) fn shell(&self, command: &str, variables: &[(&str, &str)]) -> String {
+        let path = std::env::join_paths([self.ground.bin.clone(), "/usr/bin".into(), "/bin".into()]).expect("no path has a colon");
+        let set: String = variables.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect();
+        self.run("/bin/sh", &["-euc", &format!("PATH='{}'\n{set}{command}", path.to_string_lossy())], "")
+    }
+
     /// Applies objects as an operator would.
     pub(crate) fn apply(&self, objects: &[Value]) {
         let list = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": objects });

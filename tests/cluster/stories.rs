@@ -4,6 +4,7 @@
 //! Absent on purpose: how things are applied and awaited (`cluster`, `world`).
 
 pub(crate) mod admission;
+pub(crate) mod break_glass;
 pub(crate) mod cases;
 pub(crate) mod configuration;
 pub(crate) mod deletion;
@@ -63,6 +64,7 @@ pub(crate) const ALONE: &[Story] = &[
     ("a_deleted_pod_is_drained_stopped_after_its_sleep_and_reaped_once_let_go", registration::a_deleted_pod),
     ("the_leader_is_killed_in_the_middle_of_a_rollout", trouble::the_leader_is_killed),
     ("lockstep_down_lets_pods_through_or_refuses_them", trouble::lockstep_is_down),
+    ("without_lockstep_kubectl_alone_lets_pods_go", break_glass::without_lockstep),
     ("a_broken_configuration_is_refused_and_locks_nobody_out", configuration::a_broken_configuration),
     ("an_upgrade_keeps_what_the_program_wrote", end::an_upgrade),
     ("an_upgrade_in_the_middle_of_a_rollout", installs::upgraded_in_the_middle),

@@ -32,6 +32,7 @@ const BOUND: &[(&str, &str, &str)] = &[
     ("outage", "enabled", "beside"),
     ("leader", "strict", "local"),
     ("open", "enabled", "local"),
+    ("broken", "enabled", "local"),
     ("closed", "strict", "local"),
     ("kept", "enabled", "local"),
     ("stubborn", "enabled", "local"),

@@ -58,9 +58,16 @@ impl Haproxy {
         format!("unix:{}", self.folder.path().join("weak").display())
     }
 
-    /// What it answers to one command.
+    /// What it answers to one command; in the moment of a reload nobody answers.
     pub(crate) fn ask(&self, command: &str) -> String {
-        self.try_ask(command).unwrap()
+        let begun = Instant::now();
+        loop {
+            match self.try_ask(command) {
+                Ok(answer) => return answer,
+                Err(error) => assert!(begun.elapsed() < PATIENCE, "{command}: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     fn try_ask(&self, command: &str) -> std::io::Result<String> {

@@ -423,11 +423,7 @@ impl Clock for SimClock {
     }
 
     fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> + Send + 'static {
-        let mut at = self.origin().saturating_add(at.0);
-        if let Some(sabotage) = self.sabotage {
-            let now = self.exec.now();
-            at = now.saturating_add(sabotage.sleep(at.saturating_sub(now))).max(at);
-        }
+        let at = self.origin().saturating_add(at.0);
         Sleep { exec: self.exec.clone(), at, slot: None }
     }
 

@@ -1,6 +1,6 @@
 //! The simulation: the product's reconciler on virtual time, in a world that goes wrong in every way it can.
 //!
-//! `scenarios [FILE...]` runs short stories, `seeds` random worlds, `stories` the simulation's own checks; without a word stories and scenarios run; `sabotage` shows that deliberate faults are found.
+//! `scenarios [FILE...]` runs short stories, `seeds` random worlds, `stories` the simulation's own checks; without a word all of these run; `sabotage` shows that deliberate faults are found.
 //!
 //! Invariant: a run is the same each time; a failing seed replays exactly.
 //! Absent on purpose: real clocks, sockets and threads in a world.
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     if wants("scenarios") {
         failed += scenarios(&words);
     }
-    if words.iter().any(|word| word == "seeds") {
+    if wants("seeds") {
         failed += seeds::run(say, setting);
     }
     if words.iter().any(|word| word == "sabotage") {

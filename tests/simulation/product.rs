@@ -42,8 +42,17 @@ pub(crate) fn parse_configuration(text: &str) -> Result<Configuration, String> {
     lockstep::config::parse(text).map_err(|error| error.to_string())
 }
 
-/// Reasons that a drawn world cannot reach: limits far above its size, and drivers that do not open.
-const OUT_OF_REACH: [Reason; 3] = [Reason::ClaimsFull, Reason::DebtsFull, Reason::RegistryUnusable];
+/// Reasons that a drawn world cannot reach or show: limits far above its size, a debt that is a day old, a driver that does not open,
+/// and three that the product writes to no condition and no Event.
+const OUT_OF_REACH: [Reason; 7] = [
+    Reason::ClaimsFull,
+    Reason::DebtsFull,
+    Reason::DebtDropped,
+    Reason::RegistryUnusable,
+    Reason::Deregistering,
+    Reason::Released,
+    Reason::Nothing,
+];
 
 /// Every reason that the product can write in a drawn world.
 pub(crate) fn reasons() -> Vec<&'static str> {

@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use lockstep::names;
 use lockstep::pod::{Condition, PodView};
@@ -43,7 +42,7 @@ pub(crate) enum Sabotage {
     DrainingCountsAsGone,
     /// An address is taken for its last owner's alone, though a newcomer has it.
     IgnoresAddressReuse,
-    /// A write goes to whoever has the name now.
+    /// A pod is taken for the first one of its name.
     IgnoresUid,
     /// A replica goes on though its Lease was taken.
     WritesWithoutLease,
@@ -254,14 +253,6 @@ impl Sabotage {
         }
         let empty = patch.conditions.is_empty() && patch.finalizer.is_none() && !patch.label && patch.annotations.is_empty();
         (!empty).then_some(patch)
-    }
-
-    /// How long a sleep of the product takes.
-    pub(crate) fn sleep(self, wanted: Duration) -> Duration {
-        match self {
-            Self::RetriesUncapped if wanted > Duration::from_secs(6) && wanted <= Duration::from_secs(16) => wanted * 30,
-            _ => wanted,
-        }
     }
 }
 

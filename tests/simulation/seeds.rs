@@ -25,11 +25,13 @@ use generate::Tale;
 use report::Report;
 
 /// Seeds that every run plays: the same on every machine.
-const FIXED: u64 = 150;
+const FIXED: u64 = 1000;
 /// Seeds that follow from the commit, so that each commit sees some that none saw before.
-const FROM_COMMIT: u64 = 50;
-/// A run with failures stops after this many of them.
+const FROM_COMMIT: u64 = 500;
+/// A run stops after this many failures, where nothing else is asked for.
 const FAILURES: usize = 3;
+/// Failing worlds that are shrunk; of more only the first line is told.
+const SHRUNK: usize = 3;
 /// Lines of one failing world.
 const LINES: usize = 5;
 
@@ -44,7 +46,7 @@ pub(crate) struct Played {
 /// Plays the usual seeds, or as many as were asked for; how many failed.
 pub(crate) fn run(say: impl Fn(&str) + Sync, setting: impl Fn(&str) -> Option<String>) -> usize {
     if let Some(seed) = setting("LOCKSTEP_SEED").and_then(|seed| seed.parse().ok()) {
-        return usize::from(replay(seed, &say));
+        return usize::from(replay(seed, setting("LOCKSTEP_TRACE").is_none(), &say));
     }
     let seeds: Vec<u64> = match setting("LOCKSTEP_SEEDS").and_then(|count| count.parse::<u64>().ok()) {
         Some(count) => {
@@ -53,7 +55,8 @@ pub(crate) fn run(say: impl Fn(&str) + Sync, setting: impl Fn(&str) -> Option<St
         }
         None => usual_seeds(),
     };
-    run_seeds(&seeds, &say)
+    let patience = setting("LOCKSTEP_FAILURES").and_then(|count| count.parse().ok()).unwrap_or(FAILURES);
+    run_seeds(&seeds, patience, &say)
 }
 
 /// The fixed seeds, and those that follow from the commit.
@@ -64,7 +67,7 @@ fn usual_seeds() -> Vec<u64> {
 }
 
 /// Plays seeds on all cores, with progress; how many failed.
-fn run_seeds(seeds: &[u64], say: &(impl Fn(&str) + Sync)) -> usize {
+fn run_seeds(seeds: &[u64], patience: usize, say: &(impl Fn(&str) + Sync)) -> usize {
     let next = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     let whole = Mutex::new(Report::default());
@@ -93,7 +96,7 @@ fn run_seeds(seeds: &[u64], say: &(impl Fn(&str) + Sync)) -> usize {
                     drop(whole);
                     if !played.failures.is_empty() {
                         lock(&failed).push((*seed, played.failures));
-                        stop.fetch_or(lock(&failed).len() >= FAILURES, Ordering::Relaxed);
+                        stop.fetch_or(lock(&failed).len() >= patience, Ordering::Relaxed);
                     }
                 }
             });
@@ -101,7 +104,10 @@ fn run_seeds(seeds: &[u64], say: &(impl Fn(&str) + Sync)) -> usize {
     });
     let mut failed = std::mem::take(&mut *lock(&failed));
     failed.sort_by_key(|(seed, _)| *seed);
-    for (seed, failures) in &failed {
+    for (seed, failures) in failed.iter().skip(SHRUNK) {
+        say(&format!("seed {seed}: {}", failures.first().map(line).unwrap_or_default()));
+    }
+    for (seed, failures) in failed.iter().take(SHRUNK) {
         tell(*seed, failures, say);
     }
     let whole = lock(&whole);
@@ -122,15 +128,19 @@ fn run_seeds(seeds: &[u64], say: &(impl Fn(&str) + Sync)) -> usize {
     failed.len() + gaps
 }
 
-/// Plays one seed again and tells all of it; whether it failed.
-fn replay(seed: u64, say: &impl Fn(&str)) -> bool {
+/// Plays one seed again and tells all of it; whether it failed. A replay that is traced is not shrunk: its trace would drown in others.
+fn replay(seed: u64, shrinks: bool, say: &impl Fn(&str)) -> bool {
     let tale = generate::tale(seed);
     say(&write::write(&tale.scenario));
     let played = play_seed(seed, None);
     for text in played.report.lines() {
         say(&text);
     }
-    tell(seed, &played.failures, say);
+    if shrinks {
+        tell(seed, &played.failures, say);
+    } else {
+        played.failures.iter().for_each(|failure| say(&format!("seed {seed}: {}", line(failure))));
+    }
     say(&format!("seed {seed}: {}", if played.failures.is_empty() { "passed" } else { "failed" }));
     !played.failures.is_empty()
 }
@@ -168,5 +178,5 @@ pub(crate) fn play_tale(tale: &Tale, sabotage: Option<crate::sabotage::Sabotage>
     failures.sort_by_key(|failure| failure.at);
     let mut seen = BTreeSet::new();
     failures.retain(|failure| seen.insert((failure.rule.clone(), failure.wanted.clone())));
-    Played { failures, report: Report::of(&world, ran.polls), impossible: world.impossible }
+    Played { failures, report: Report::of(&world, &tale.kinds, ran.polls), impossible: world.impossible }
 }

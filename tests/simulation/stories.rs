@@ -3,8 +3,9 @@
 //! A judge that cannot fail proves nothing. Each story is played by a hand that does exactly what it is told, not by the product.
 //!
 //! Invariant: every invariant of the format is broken by at least one story here, and every assertion of the grammar fails in at least one.
-//! Absent on purpose: the product.
+//! Absent on purpose: the product, but where it reads by waiting (`blocking`).
 
+mod blocking;
 mod expectations;
 mod hand;
 mod machine;
@@ -35,6 +36,7 @@ pub(crate) fn run_all(say: impl Fn(&str)) -> usize {
     let mut wrong: Vec<String> = STORIES.iter().filter_map(check).collect();
     wrong.extend(expectations::run_all());
     wrong.extend(machine::run_all());
+    wrong.extend(blocking::run_all());
     for problem in &wrong {
         say(problem);
     }
@@ -43,7 +45,7 @@ pub(crate) fn run_all(say: impl Fn(&str)) -> usize {
 
 /// How many there are.
 pub(crate) fn count() -> usize {
-    STORIES.len() + expectations::count() + machine::count()
+    STORIES.len() + expectations::count() + machine::count() + blocking::count()
 }
 
 fn check(story: &Story) -> Option<String> {

@@ -41,14 +41,14 @@ pub(super) fn ending(mut draft: Draft<'_>) -> Plan {
     let containers_gone = o.life.stage == Stage::Gone;
     let mut changes = Vec::new();
     let mut left = Vec::new();
-    let mut listed = Vec::new();
+    let mut accepted = Vec::new();
     for (index, target, claim) in claimed(o) {
         if target.gone(containers_gone) {
             continue;
         }
-        listed.push(claim.clone());
         if target.let_go(containers_gone) {
             draft.read(target, true);
+            accepted.push(claim);
             continue;
         }
         if let Some(operation) = target.wants_deregister(containers_gone) {
@@ -62,11 +62,11 @@ pub(super) fn ending(mut draft: Draft<'_>) -> Plan {
         let tell = o.finalizer && claimed(o).next().is_some();
         draft.patch.tell = tell.then(|| notice(Reason::Deregistered, "Every registry has let the pod's targets go."));
         draft.patch.release = o.finalizer;
-        draft.write_claims(&listed);
+        draft.write_claims(&accepted);
         return draft.finish(Reason::Deregistered, &changes);
     }
     match timed_out(&mut draft) {
-        Some(exception) if o.finalizer => give_up(&mut draft, &left, exception),
+        Some(exception) if o.finalizer => give_up(&mut draft, &left, &accepted, exception),
         _ => {}
     }
     draft.finish(Reason::Deregistering, &changes)
@@ -93,13 +93,13 @@ fn timed_out(draft: &mut Draft<'_>) -> Option<Reason> {
     (held && o.rules.on_drain_timeout == OnDrainTimeout::Release).then_some(Reason::DrainTimeout)
 }
 
-/// Lets the pod go though claims are left: first they become debts.
-fn give_up(draft: &mut Draft<'_>, left: &[(Claim, bool)], exception: Reason) {
+/// Lets the pod go though claims are left: first they become debts. `accepted`: claims that hold nobody and are not known to be gone.
+fn give_up(draft: &mut Draft<'_>, left: &[(Claim, bool)], accepted: &[Claim], exception: Reason) {
     let missing: Vec<Claim> = left.iter().filter(|(_, owed)| !owed).map(|(claim, _)| claim.clone()).collect();
     if missing.is_empty() {
         draft.patch.exception = Some(exception);
         draft.patch.release = draft.o.finalizer;
-        draft.write_claims(&[]);
+        draft.write_claims(accepted);
     } else if draft.o.debts_full {
         draft.tell(Reason::DebtsFull, || "The debts are as many as may be; the pod is held until some are paid.".to_owned());
     } else {

@@ -177,12 +177,41 @@ fn the_heir_of_an_address_is_left_alone() {
     let mut model = after(&[Event::ContainersReady, Event::Acknowledged]);
     let target = &mut model.pod.targets[0];
     target.facts.traits.as_mut().unwrap().keys = TargetKeys::Address;
-    target.facts.heir = Some(Heir::Claims);
-    assert_eq!(target.wants_deregister(true), None);
-    assert_eq!(target.wants_drain(), None);
+    for heir in [Heir::Doubtful, Heir::Claims] {
+        target.facts.heir = Some(heir);
+        assert_eq!(target.wants_deregister(true), None);
+        assert_eq!(target.wants_drain(), None);
+        assert_eq!(target.gone(true), heir == Heir::Claims, "of one in doubt the end may have been missed");
+    }
+}
+
+#[test]
+fn a_register_that_a_read_does_not_show_yet_is_taken_back() {
+    let mut model = after(&[Event::ContainersReady]);
+    let target = &mut model.pod.targets[0];
+    assert_eq!(target.facts.last, Some((Operation::Register, Outcome::Accepted)));
+    target.facts = Facts { seen: Some(Seen::Absent), seen_fresh: true, last_fresh: true, ..target.facts };
     assert!(!target.gone(true));
-    target.facts.heir = Some(Heir::Owns);
+    assert_eq!(target.wants_deregister(true), Some(Operation::Deregister));
+    target.facts.last = Some((Operation::Deregister, Outcome::Accepted));
     assert!(target.gone(true));
+    target.facts = Facts { last: Some((Operation::Register, Outcome::Accepted)), taken: true, ..target.facts };
+    assert!(target.gone(true), "what must not be sent is not waited for");
+}
+
+#[test]
+fn an_accepted_deregister_keeps_its_claim_where_the_rest_is_given_up() {
+    let mut model = after(&[Event::ContainersReady, Event::Acknowledged, Event::ForcedDeletion]);
+    let mut accepted = model.pod.targets[0].clone();
+    accepted.address.set_port(9090);
+    accepted.ack = Ack::Accepted;
+    accepted.facts = Facts { last: Some((Operation::Deregister, Outcome::Accepted)), last_fresh: true, ..accepted.facts };
+    model.pod.targets[0].facts = Facts { seen: None, owed: true, last: None, ..accepted.facts };
+    model.pod.targets.push(accepted);
+    let plan = plan(&model.pod, jiff::Timestamp::MAX);
+    let patch = plan.steps.iter().find_map(|step| if let Step::Patch(patch) = step { Some(patch) } else { None }).unwrap();
+    assert!(patch.release);
+    assert_eq!(patch.claims.as_ref().unwrap().message, "sim/web 10.0.0.5:9090");
 }
 
 #[test]
@@ -360,7 +389,7 @@ fn any_target(dice: &mut Dice<'_>, number: u8) -> TargetView {
         facts: Facts {
             traits: dice.of(&[true, true, false]).then(|| Traits {
                 drain: dice.of(&[DrainKind::Explicit, DrainKind::ByDeregistering]),
-                keys: if stamps { dice.of(&[TargetKeys::Uid, TargetKeys::Address]) } else { TargetKeys::Address },
+                keys: if stamps { dice.of(&[TargetKeys::Exact, TargetKeys::Uid, TargetKeys::Address]) } else { TargetKeys::Address },
                 stamps,
                 gone_when: dice.of(&[GoneWhen::Absent, GoneWhen::Draining]),
             }),
@@ -375,7 +404,7 @@ fn any_target(dice: &mut Dice<'_>, number: u8) -> TargetView {
             taken: dice.of(&[false, false, true]),
             owned: dice.flip(),
             fresh_claim: dice.flip(),
-            heir: dice.maybe(|dice| dice.of(&[Heir::Has, Heir::Claims, Heir::Owns])),
+            heir: dice.maybe(|dice| dice.of(&[Heir::Doubtful, Heir::Has, Heir::Claims])),
             granted: dice.flip(),
             owed: dice.flip(),
             trouble: dice.maybe(|dice| dice.of(&[Trouble::Unreachable, Trouble::Throttled])),

@@ -24,6 +24,9 @@ use crate::target::{PodUid, TargetState};
 
 /// Sessions of a leaving server are cut after this long: its containers are gone by then, as a rule long before.
 const SESSION_DEADLINE: u64 = 30;
+/// A server is deleted no sooner after its last new request could have come: while HAProxy tries a request again on a server that does not
+/// answer (three times, a second apart), the request holds the server without being counted, and 2.6 crashes if it is deleted then.
+const REST: u64 = 6;
 /// Check of a dynamic server, which no `default-server` line reaches: first result within a second, out of use after three failures.
 const CHECK: &str = "check inter 1s fastinter 250ms rise 2 fall 3";
 /// HAProxy takes no weight above.
@@ -164,7 +167,7 @@ impl Backend {
                     if server.since >= SESSION_DEADLINE && server.sessions > 0 {
                         steps.push(Steps::attempt(format!("shutdown sessions server {full}")));
                     }
-                    if matches!(owner, Owner::Ours(_)) {
+                    if matches!(owner, Owner::Ours(_)) && server.has_rested() {
                         steps.push(Steps::attempt(format!("del server {full}")));
                     }
                 }
@@ -273,6 +276,11 @@ impl Server {
         }
     }
 
+    /// Whether no request can hold it any more but those that are counted.
+    fn has_rested(&self) -> bool {
+        matches!(self.phase(), Phase::Draining | Phase::Leaving) && self.since >= REST
+    }
+
     /// Steps that take it out; it stays while it has sessions.
     pub(super) fn take_out(&self, backend: &str) -> Vec<Steps> {
         let full = format!("{backend}/{}", self.name);
@@ -280,7 +288,7 @@ impl Server {
         if self.phase() != Phase::Leaving {
             steps.push(Steps::must([format!("set server {full} weight 0%"), format!("set server {full} state maint")]));
         }
-        if matches!(self.owner, Owner::Ours(_)) {
+        if matches!(self.owner, Owner::Ours(_)) && self.has_rested() {
             steps.push(Steps::attempt(format!("del server {full}")));
         }
         steps
@@ -469,7 +477,8 @@ mod tests {
     }
 
     #[rstest]
-    #[case::soon(1, "del server web/S")]
+    #[case::too_soon(1, "")]
+    #[case::soon(6, "del server web/S")]
     #[case::late(30, "shutdown sessions server web/S; del server web/S")]
     fn a_leaving_server_is_removed(#[case] since: u32, #[case] expected: &str) {
         let backend = backend(OURS, [1, 0, 0], ("MAINT", "", 0, 1, since));
@@ -479,7 +488,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case::active([0, 2, 100], "", "set server web/S state drain", "set server web/S weight 0%; set server web/S state maint; del server web/S")]
+    #[case::active([0, 2, 100], "", "set server web/S state drain", "set server web/S weight 0%; set server web/S state maint")]
     #[case::draining(
         [8, 2, 100],
         "set server web/S state ready",

@@ -24,6 +24,8 @@ use crate::world::{Agenda, Errand, Noise, Process, Shared, World};
 
 /// Rounds of one instant between world and product before it counts as restless.
 const ROUNDS: usize = 10_000;
+/// Whether nothing is left to happen is asked this often.
+const CALM_CHECK: Duration = Duration::from_secs(60);
 
 /// How a story is run.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +40,8 @@ pub(crate) struct Conditions {
     pub(crate) end: Option<Duration>,
     /// Something to judge at the end of that instant.
     pub(crate) checkpoint: Option<Checkpoint>,
+    /// From when on the run ends early, once this says that nothing is left to happen.
+    pub(crate) calm: Option<Calm>,
     /// Whether watches forget what is long ago, and registries can answer blocking reads.
     pub(crate) forgetful: bool,
     pub(crate) blocking: bool,
@@ -45,6 +49,9 @@ pub(crate) struct Conditions {
 
 /// A moment, and what is judged at its end.
 pub(crate) type Checkpoint = (Duration, fn(&mut World));
+
+/// A moment, and what says from then on whether nothing is left to happen.
+pub(crate) type Calm = (Duration, fn(&mut World) -> bool);
 
 /// A story that was run to its end.
 pub(crate) struct Ran {
@@ -78,6 +85,7 @@ pub(crate) fn play(scenario: &Scenario, conditions: &Conditions, launch: impl Fn
     stage.set(scenario, conditions, &times);
     let mut judge = Judge::new(scenario);
     let mut next_step = 0;
+    let mut calm = conditions.calm;
     let mut now = Duration::ZERO;
     loop {
         stage.executor.advance(now);
@@ -100,6 +108,12 @@ pub(crate) fn play(scenario: &Scenario, conditions: &Conditions, launch: impl Fn
             judge.instant(&mut world);
             if let Some((_, check)) = conditions.checkpoint.filter(|(at, _)| *at == now) {
                 check(&mut world);
+            }
+            if let Some((_, is_calm)) = calm.filter(|(at, _)| *at <= now) {
+                if is_calm(&mut world) {
+                    break;
+                }
+                calm = Some((now + CALM_CHECK, is_calm));
             }
         }
         let upcoming = [stage.executor.next_timer(), shared.world().next_entry(), scenario.steps.get(next_step).map(|step| step.at.0)];

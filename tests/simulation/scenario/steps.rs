@@ -181,9 +181,9 @@ fn check_step(step: &Step, replicas: usize, handles: &mut Vec<String>) -> Result
             return Err("drop has pod and for, delay has by and for, silence and expire have nothing".to_owned());
         }
     }
-    let is_odd = |one: &ApiStep| one.times.is_some() == one.lasts.is_some() || matches!(trigger(one.to), Trigger::Change(_));
+    let is_odd = |one: &ApiStep| (one.times.is_none() && one.lasts.is_none()) || matches!(trigger(one.to), Trigger::Change(_));
     if step.api.as_ref().is_some_and(is_odd) {
-        return Err("an api step has `times` or `for`, and is about pod writes".to_owned());
+        return Err("an api step has `times`, `for` or both, and is about pod writes".to_owned());
     }
     Ok(())
 }

@@ -4,16 +4,17 @@
 //! Absent on purpose: single moments on the way (`world::invariants`).
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use lockstep::config::Mode;
-use lockstep::registry::TargetKeys;
 use lockstep::target::{ServiceId, TargetState};
 
 use super::faults::Kind;
 use super::generate::Tale;
 use crate::scenario::grammar::Step;
 use crate::world::World;
+use crate::world::invariants::wants;
 use crate::world::pods::{Pod, PodId};
 use crate::world::record::means;
 
@@ -47,12 +48,26 @@ pub(crate) fn prompt(world: &mut World) {
     serving(world, "late: serving");
 }
 
+/// Whether nothing is left to happen: everything that is judged at the end holds, and nothing is owed.
+pub(crate) fn is_in_order(world: &mut World) -> bool {
+    let known = world.failures.len();
+    leader(world);
+    held(world, "");
+    serving(world, "");
+    left_behind(world, &BTreeSet::new());
+    adopted(world);
+    let in_order = world.failures.len() == known && world.debt_count() == 0;
+    world.failures.truncate(known);
+    in_order
+}
+
 /// Judges the end of a world.
 pub(crate) fn judge(world: &mut World, tale: &Tale) {
     leader(world);
     held(world, "end: held");
     serving(world, "end: serving");
-    left_behind(world, tale);
+    let excused = excused(world, tale);
+    left_behind(world, &excused);
     adopted(world);
     writes(world);
 }
@@ -134,8 +149,7 @@ fn serving(world: &mut World, rule: &str) {
 }
 
 /// No target is left of a pod that is gone, where the registry or the product can know that it is ours.
-fn left_behind(world: &mut World, tale: &Tale) {
-    let excused = excused(world, tale);
+fn left_behind(world: &mut World, excused: &BTreeSet<PodId>) {
     let mut problems = Vec::new();
     let observed: BTreeSet<ServiceId> = world
         .in_force()
@@ -158,7 +172,7 @@ fn left_behind(world: &mut World, tale: &Tale) {
                 let pod = &world.pods[owner];
                 let ended = pod.gone.is_some() || (pod.is_terminal() && pod.released.is_none());
                 let knowable = registry.behaviour.marks || !excused.contains(&owner);
-                let shadowed = registry.behaviour.keys == TargetKeys::Uid && is_taken(world, owner, pod, held.address);
+                let shadowed = is_taken(world, owner, &id, held.address);
                 if ended && knowable && !shadowed {
                     problems.push(format!("{} of {} in {id}, {}", held.address, pod.handle, held.state.as_str()));
                 }
@@ -170,9 +184,12 @@ fn left_behind(world: &mut World, tale: &Tale) {
     }
 }
 
-/// Whether a live pod has that address, so that the debt waits.
-fn is_taken(world: &World, of: PodId, _pod: &Pod, address: std::net::SocketAddr) -> bool {
-    world.pods.iter().enumerate().any(|(id, pod)| id != of && pod.is_live() && pod.ips.contains(&address.ip()))
+/// Whether a live pod claims that target or should have it, so that the debt waits.
+fn is_taken(world: &World, of: PodId, service: &ServiceId, address: SocketAddr) -> bool {
+    world.pods.iter().enumerate().filter(|(id, pod)| *id != of && pod.is_live()).any(|(_, pod)| {
+        let claims = pod.claims.iter().any(|claim| claim.service == *service && claim.address == address);
+        claims || world.in_force().any(|one| wants(one, pod, service, address))
+    })
 }
 
 /// Pods of which nobody could know that something is left: what held them was taken off by hand, or a registry did a change twice.

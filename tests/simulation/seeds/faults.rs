@@ -51,7 +51,8 @@ pub(crate) enum Kind {
     Configuration,
 }
 
-const KINDS: [Kind; 29] = [
+/// All of them.
+pub(crate) const KINDS: [Kind; 29] = [
     Kind::ApiSlow,
     Kind::ApiFails,
     Kind::ApiRule,
@@ -208,11 +209,10 @@ fn api_rule(author: &mut Author) {
         answer: author.pick(&[403, 404, 409, 422, 429, 500]),
         pod: some_pods(author),
         times: forever.then(|| 1 + author.random.below(4)),
-        lasts: (!forever).then(|| span(from, to)),
+        lasts: Some(if forever { span(from, author.busy) } else { span(from, to) }),
         applied: author.random.chance(3),
     };
     author.step(from, |step| step.api = Some(rule));
-    // What is left of `times` when the world falls quiet is used up by whatever comes next.
 }
 
 fn watch(author: &mut Author, kind: Kind) {

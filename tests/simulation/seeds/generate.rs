@@ -23,8 +23,12 @@ use crate::scenario::run::Conditions;
 const SHORTEST: u64 = 60;
 /// And for up to so much more.
 const LONGER: u64 = 180;
-/// After faults have ended the world is watched for this long: a lost event, three audits and a day's slack of retries.
+/// After faults have ended the world is watched for this long: a lost event, a look for pods to adopt, three audits and their retries.
 const AFTERWARDS: Duration = Duration::from_secs(900);
+/// Most worlds end sooner, once nothing is left to happen; then an audit must have passed.
+const AUDITED: Duration = Duration::from_secs(90);
+/// One world in so many is watched to the end all the same.
+const WATCHED: u64 = 4;
 
 /// A world to be played.
 #[derive(Clone, Debug)]
@@ -243,6 +247,7 @@ impl Author {
             self.conditions.checkpoint = Some((quiet + ending::PROMPT, ending::prompt));
         }
         self.conditions.end = Some(quiet + AFTERWARDS);
+        self.conditions.calm = (!seed.is_multiple_of(WATCHED)).then_some((quiet + AUDITED, ending::is_in_order));
         let scenario = Scenario {
             name: format!("seed-{seed}"),
             why: "A world that was drawn, not written.".to_owned(),

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use super::faults::{KINDS, Kind};
 use crate::world::World;
 
 /// What a full run must reach.
@@ -50,6 +51,9 @@ const FAULTS: [&str; 24] = [
     "watch expired",
 ];
 
+/// Kinds of fault that every world draws at least.
+const LEAST_KINDS: usize = 2;
+
 /// What was reached.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
@@ -59,12 +63,18 @@ pub(crate) struct Report {
     rows: BTreeMap<&'static str, u64>,
     reasons: BTreeMap<String, u64>,
     faults: BTreeMap<&'static str, u64>,
+    /// Worlds that drew each kind of fault.
+    kinds: BTreeMap<Kind, u64>,
+    /// Worlds that drew fewer than two.
+    tame: u64,
 }
 
 impl Report {
-    /// What one world reached.
-    pub(crate) fn of(world: &World, polls: u64) -> Self {
+    /// What one world reached; `kinds`: the faults that it drew.
+    pub(crate) fn of(world: &World, kinds: &[Kind], polls: u64) -> Self {
         Self {
+            kinds: kinds.iter().map(|kind| (*kind, 1)).collect(),
+            tame: u64::from(kinds.len() < LEAST_KINDS),
             worlds: 1,
             lives: world.pods.len() as u64,
             polls,
@@ -79,6 +89,10 @@ impl Report {
         self.worlds += other.worlds;
         self.lives += other.lives;
         self.polls += other.polls;
+        self.tame += other.tame;
+        for (kind, count) in &other.kinds {
+            *self.kinds.entry(*kind).or_default() += count;
+        }
         for (name, count) in &other.rows {
             *self.rows.entry(name).or_default() += count;
         }
@@ -99,6 +113,8 @@ impl Report {
         lines.extend(self.reasons.iter().map(|(name, count)| row((name, count))));
         lines.push("faults".to_owned());
         lines.extend(self.faults.iter().map(|(name, count)| row((name, count))));
+        lines.push("worlds that drew a kind of fault".to_owned());
+        lines.extend(self.kinds.iter().map(|(kind, count)| format!("  {count:>9}  {kind:?}")));
         lines
     }
 
@@ -108,6 +124,8 @@ impl Report {
         let faults = FAULTS.iter().filter(|name| !self.faults.contains_key(*name)).map(|name| format!("fault: {name}"));
         let reasons =
             crate::product::reasons().into_iter().filter(|name| !self.reasons.contains_key(*name)).map(|name| format!("reason: {name}"));
-        rows.chain(faults).chain(reasons).collect()
+        let kinds = KINDS.iter().filter(|kind| !self.kinds.contains_key(*kind)).map(|kind| format!("kind of fault: {kind:?}"));
+        let tame = (self.tame > 0).then(|| format!("two kinds of fault in {} worlds", self.tame));
+        rows.chain(faults).chain(reasons).chain(kinds).chain(tame).collect()
     }
 }

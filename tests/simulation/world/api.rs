@@ -66,11 +66,7 @@ impl Api {
 
     /// A pod as the product is shown it.
     fn shown(&self, view: &PodView) -> PodView {
-        let mut view = view.clone();
-        if let Some(sabotage) = self.sabotage {
-            sabotage.view(&mut view);
-        }
-        view
+        self.shared.world().spoiled(view)
     }
 
     /// The patch as it is sent; with a deliberate fault it may not be, or be another.
@@ -166,8 +162,8 @@ impl Cluster for Api {
         if self.sabotage == Some(Sabotage::NeverRelists) {
             page.pods = listed.1.iter().map(|(_, view)| (**view).clone()).collect();
         }
-        if let Some(sabotage) = self.sabotage {
-            page.pods.iter_mut().for_each(|view| sabotage.view(view));
+        if self.sabotage.is_some() {
+            page.pods.iter_mut().for_each(|view| *view = self.shown(view));
         }
         Ok(page)
     }
@@ -183,7 +179,7 @@ impl Cluster for Api {
                 |_, _, _| {},
             )
             .await?;
-        Ok(PodWatch::new(self.shared.clone(), opened, self.process, self.sabotage))
+        Ok(PodWatch::new(self.shared.clone(), opened, self.process))
     }
 
     async fn pod(&self, key: &PodKey) -> Result<Option<PodView>, ApiError> {

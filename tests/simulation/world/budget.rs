@@ -13,15 +13,16 @@ use lockstep::registry::{Change, Operation};
 use lockstep::target::ServiceId;
 
 use super::World;
-use super::invariants::wants;
+use super::invariants::{Shown, wants};
 use super::pods::Pod;
+use crate::executor::ProcessId;
 
 /// A grant may be this old when its change is sent: a call that was under way, and the time to act.
 const GRANTED_BEFORE: Duration = Duration::from_secs(10);
 
 impl World {
     /// At most floor(n × (1 − panicThreshold)) drains are outstanding, and never the last where n > 1.
-    pub(super) fn judge_budget(&mut self, id: &ServiceId, change: &Change) {
+    pub(super) fn judge_budget(&mut self, process: ProcessId, id: &ServiceId, change: &Change) {
         if !self.seeded || change.operation == Operation::Register {
             return;
         }
@@ -31,7 +32,8 @@ impl World {
         if !pod.is_live() || !self.needs_budget(pod, id, held.address) {
             return;
         }
-        let counted = self.pods.iter().filter(|pod| self.counts(pod, id)).count();
+        let shown = &self.processes[process].shown;
+        let counted = self.pods.iter().enumerate().filter(|(of, pod)| self.counts(pod, shown.get(of), id)).count();
         let outstanding = self.pods.iter().filter(|one| one.uid != pod.uid && self.is_out(one, id)).count() + 1;
         let threshold = self.in_force().map(|one| one.registration.panic_threshold).min().unwrap_or(100);
         let share = counted * (100 - usize::from(threshold).min(100)) / 100;
@@ -52,8 +54,12 @@ impl World {
         self.in_force().all(|one| wanted(one) || unbound(one))
     }
 
-    /// Whether a pod's claim counts in n, or did a moment ago.
-    fn counts(&self, pod: &Pod, id: &ServiceId) -> bool {
+    /// Whether a pod's claim counts in n, did a moment ago, or does as far as the process was shown.
+    fn counts(&self, pod: &Pod, shown: Option<&Shown>, id: &ServiceId) -> bool {
+        let bound_then = |shown: &Shown| self.in_force().any(|one| shown.looks().bindings(one).any(|binding| binding.service == *id));
+        if shown.is_some_and(|shown| shown.is_live() && shown.claims_in(id) && bound_then(shown)) {
+            return true;
+        }
         let recent = |at: Duration| self.now < at + GRANTED_BEFORE + self.watch_delay();
         let ended = [pod.gone, pod.deleted_first.map(|one| one.at), pod.ended.filter(|_| pod.is_terminal()).map(|one| one.at)];
         let live = ended.into_iter().flatten().all(recent);

@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use lockstep::config::{Ack, Binding, Configuration, Family, Mode, OnDrainTimeout, OnGateTimeout, Port};
 use lockstep::names;
-use lockstep::pod::{Condition, ContainerPort, PodView};
+use lockstep::pod::{Condition, ContainerPort, Phase, PodView};
 use lockstep::reconcile::cluster::{ConditionPatch, PodPatch, Presence};
 use lockstep::registry::{Change, DrainKind, GoneWhen, Operation, TargetKeys};
 use lockstep::target::{PodUid, ServiceId, TargetState};
 
 use super::pods::{Pod, PodId};
 use super::record::WriteKind;
-use super::registry::{Held, Seen, Track, at_address};
+use super::registry::{Held, Seen, SimRegistryState, Track, at_address};
 use super::{Moment, World};
 use crate::executor::ProcessId;
 
@@ -126,7 +126,9 @@ impl World {
     }
 
     fn owes(&self, service: &ServiceId, address: SocketAddr, uid: &PodUid) -> bool {
-        self.debts.iter().any(|debt| debt.service == *service && debt.address == address && debt.uid == *uid)
+        let Some(registry) = self.registries.get(&service.registry) else { return false };
+        let slot = |address| registry.behaviour.key(address, Some(uid));
+        self.debts.iter().any(|debt| debt.service == *service && debt.uid == *uid && slot(debt.address) == slot(address))
     }
 
     /// A4, A8 and the parts of A5 that speak of the request itself.
@@ -247,11 +249,10 @@ impl World {
     fn unacknowledged(&self, process: ProcessId, id: PodId, configuration: &Configuration) -> String {
         let pod = &self.pods[id];
         let truth = self.unacknowledged_as(&pod.uid, &pod.looks(), pod.containers_ready.status, configuration);
-        let shown = self.processes[process].shown.get(&id).map(|shown| &shown.view).filter(|_| self.seeded && !truth.is_empty());
-        let Some(view) = shown else { return truth };
-        let ready = view.containers_ready.as_ref().is_some_and(|ready| ready.status);
-        let looks =
-            Looks { namespace: &view.key.namespace, labels: &view.labels, ips: &view.addresses, ports: view.ports.iter().collect() };
+        let shown = self.processes[process].shown.get(&id).filter(|_| self.seeded && !truth.is_empty());
+        let Some(shown) = shown else { return truth };
+        let ready = shown.view.containers_ready.as_ref().is_some_and(|ready| ready.status);
+        let looks = shown.looks();
         if self.unacknowledged_as(&pod.uid, &looks, ready, configuration).is_empty() { String::new() } else { truth }
     }
 
@@ -354,51 +355,41 @@ impl World {
         let registry = self.registries.get(&service_id.registry)?;
         let service = registry.services.get(&service_id.service)?;
         let track = registry.track(&service_id.service, &pod.uid, address);
-        let accepts = self.accepts(service_id);
-        if accepts && track.is_some_and(|track| track.deregistered) {
+        let told = |track: &Track| track.absent || (track.deregistered && self.accepts(service_id));
+        if track.is_some_and(told) || self.is_inherited(id, service_id, address) {
             return None;
         }
-        let holds = |held: &&Held| !(self.counts_as_gone(pod, service_id, held.state) || self.seeded && held.repeated);
-        if let Some(held) = service.held_by(&pod.uid).find(holds) {
+        let key = registry.behaviour.key(address, Some(&pod.uid));
+        let still = |held: &Held| !(self.counts_as_gone(pod, service_id, held.state) || self.is_hidden(registry, held));
+        if let Some(held) = service.targets.get(&key).filter(|held| held.owner.as_ref() == Some(&pod.uid) && still(held)) {
             return Some(format!("{} is still held as {}", held.address, held.state.as_str()));
         }
-        let taken = registry.behaviour.keys == TargetKeys::Address
-            && service.targets.values().any(|held| {
-                held.address == address
-                    && held
-                        .owner
-                        .as_ref()
-                        .and_then(|uid| self.pod_of_uid(uid))
-                        .is_some_and(|owner| owner > id && self.pods[owner].is_live())
-            });
-        let track = registry.track(&service_id.service, &pod.uid, address);
-        let accepts =
-            self.in_force().any(|one| one.bindings.iter().any(|binding| binding.service == *service_id && binding.ack == Ack::Accepted));
-        let told = |track: &Track| track.absent || (accepts && track.deregistered);
-        if taken
-            || track.is_some_and(told)
-            || pod
-                .registered
-                .iter()
-                .filter(|(one, _)| one == service_id)
-                .all(|(_, address)| registry.track(&service_id.service, &pod.uid, *address).is_some_and(told))
-        {
+        let newer = |held: &Held| {
+            let owner = held.owner.as_ref().and_then(|uid| self.pod_of_uid(uid));
+            owner.is_some_and(|owner| owner > id && self.pods[owner].is_live())
+        };
+        if registry.behaviour.keys == TargetKeys::Address && service.targets.get(&key).is_some_and(newer) {
             return None;
         }
-        let mine = pod.registered.iter().filter(|(one, _)| one == service_id);
-        let last = mine
-            .filter_map(|(_, address)| registry.track(&service_id.service, &pod.uid, *address))
-            .map(|track| (track.answered.max(track.sent), track.answered_at))
-            .reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)));
+        let mine = |one: &Seen| one.owner.as_ref() == Some(&pod.uid) && registry.behaviour.key(one.address, Some(&pod.uid)) == key;
         let shown = service.received.iter().rev().any(|listing| {
-            last.is_none_or(|(answered, at)| listing.received > answered && listing.received_at >= at)
-                && listing
-                    .snapshot
-                    .iter()
-                    .filter(|one| one.owner.as_ref() == Some(&pod.uid))
-                    .all(|one| self.counts_as_gone(pod, service_id, one.state))
+            track.is_none_or(|track| listing.sent > track.answered.max(track.sent) && listing.sent_at >= track.answered_at)
+                && listing.snapshot.iter().filter(|one| mine(one)).all(|one| self.counts_as_gone(pod, service_id, one.state))
         });
         (!shown).then(|| format!("no answer after the last change showed that {address} is gone"))
+    }
+
+    /// Whether a live pod that has the address claims the same target, so that whatever stands there is worked off from its claim.
+    fn is_inherited(&self, id: PodId, service: &ServiceId, address: SocketAddr) -> bool {
+        let by_address = self.registries.get(&service.registry).is_some_and(|one| one.behaviour.keys == TargetKeys::Address);
+        let claims = |pod: &Pod| pod.claims.iter().any(|claim| claim.service == *service && claim.address == address && !claim.observed);
+        by_address
+            && self.pods.iter().enumerate().any(|(of, pod)| of != id && pod.is_live() && pod.ips.contains(&address.ip()) && claims(pod))
+    }
+
+    /// Whether nobody could know that it is held: a change was done once more, or listings show the past.
+    fn is_hidden(&self, registry: &SimRegistryState, held: &Held) -> bool {
+        self.seeded && (held.repeated || registry.keeps_history)
     }
 
     /// Whether a successful send is an acknowledgement in that service.
@@ -432,10 +423,11 @@ impl World {
                 service.targets.values().filter(here).any(|held| held.state != TargetState::Draining)
                     && !self.has_newer_owner(id, claim.address.ip())
             } else {
-                let holds = |held: &Held| here(&held) && !(self.seeded && held.repeated);
+                let registry = &self.registries[&claim.service.registry];
+                let holds = |held: &Held| here(&held) && !self.is_hidden(registry, held);
                 service.held_by(&pod.uid).any(holds)
             };
-            let held = held && !self.owes(&claim.service, claim.address, &pod.uid);
+            let held = held && !self.is_inherited(id, &claim.service, claim.address) && !self.owes(&claim.service, claim.address, &pod.uid);
             if held {
                 found.push(claim.to_string());
             }
@@ -457,7 +449,7 @@ impl World {
         self.count_change(pod, change);
         self.judge_foreign(id, change, &what);
         self.judge_live(process, id, change, &what);
-        self.judge_budget(id, change);
+        self.judge_budget(process, id, change);
         if change.operation == Operation::Register {
             let wanted = |claim: &Claim| claim.service == *id && claim.address == change.address && !claim.observed;
             if !pod.is_some_and(|pod| self.pods[pod].claims.iter().any(wanted)) {
@@ -518,7 +510,8 @@ impl World {
         };
         let unknowable = change.operation == Operation::Register && !marks;
         let ours = |cluster: &Option<Arc<str>>| cluster.as_ref().is_some_and(|cluster| self.in_force().any(|one| one.cluster == *cluster));
-        let foreign = held.is_some_and(|held| !ours(&held.cluster)) && !unknowable;
+        let exclusive = self.in_force().any(|one| one.bindings.iter().any(|binding| binding.service == *id && binding.exclusive));
+        let foreign = held.is_some_and(|held| !ours(&held.cluster)) && !unknowable && !exclusive;
         let observed = self.in_force().all(|one| {
             let mut here = one.bindings.iter().filter(|binding| binding.service == *id).peekable();
             here.peek().is_some() && here.all(|binding| binding.mode == Mode::Observe)
@@ -543,6 +536,10 @@ impl World {
         let Some(owner) = held.owner.as_ref().and_then(|uid| self.pod_of_uid(uid)) else { return };
         let pod = &self.pods[owner];
         if !pod.is_live() || self.is_node_lost(pod) || !self.in_force().all(|one| wants(one, pod, id, held.address)) {
+            return;
+        }
+        let shown = self.processes[process].shown.get(&owner).filter(|_| self.seeded);
+        if shown.is_some_and(|shown| !self.in_force().all(|one| shown.looks().wants(one, id, held.address))) {
             return;
         }
         let handle = pod.handle.clone();
@@ -605,6 +602,24 @@ pub(crate) struct Looks<'a> {
     ports: Vec<&'a ContainerPort>,
 }
 
+impl Shown {
+    /// As the process was last shown it.
+    pub(crate) fn looks(&self) -> Looks<'_> {
+        let view = &self.view;
+        Looks { namespace: &view.key.namespace, labels: &view.labels, ips: &view.addresses, ports: view.ports.iter().collect() }
+    }
+
+    /// Whether it was live when the process was last shown it.
+    pub(crate) fn is_live(&self) -> bool {
+        self.view.deletion.is_none() && !matches!(self.view.phase, Phase::Succeeded | Phase::Failed)
+    }
+
+    /// Its claims of a service when the process was last shown it.
+    pub(crate) fn claims_in(&self, service: &ServiceId) -> bool {
+        claims_of(self.view.claims.as_ref()).iter().any(|claim| claim.service == *service && !claim.observed)
+    }
+}
+
 impl Pod {
     /// As it truly is.
     pub(crate) fn looks(&self) -> Looks<'_> {
@@ -630,6 +645,11 @@ impl<'a> Looks<'a> {
         Some(SocketAddr::new(*ip?, self.port(binding)?))
     }
 
+    fn wants(&self, configuration: &Configuration, service: &ServiceId, address: SocketAddr) -> bool {
+        let here = |binding: &Binding| binding.service == *service && self.port(binding) == Some(address.port());
+        self.ips.contains(&address.ip()) && self.bindings(configuration).any(here)
+    }
+
     fn port(&self, binding: &Binding) -> Option<u16> {
         match &binding.port {
             Port::Number(number) => Some(*number),
@@ -640,7 +660,5 @@ impl<'a> Looks<'a> {
 
 /// Whether a configuration wants that target of a pod in that service.
 pub(crate) fn wants(configuration: &Configuration, pod: &Pod, service: &ServiceId, address: SocketAddr) -> bool {
-    let looks = pod.looks();
-    pod.ips.contains(&address.ip())
-        && looks.bindings(configuration).any(|binding| binding.service == *service && looks.port(binding) == Some(address.port()))
+    pod.looks().wants(configuration, service, address)
 }

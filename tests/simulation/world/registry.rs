@@ -129,8 +129,6 @@ pub(crate) struct Seen {
 pub(crate) struct Received {
     pub(crate) sent: u64,
     pub(crate) sent_at: Duration,
-    pub(crate) received: u64,
-    pub(crate) received_at: Duration,
     pub(crate) snapshot: Arc<Snapshot>,
 }
 
@@ -306,9 +304,11 @@ impl World {
     /// Changes states unasked.
     pub(crate) fn set_state(&mut self, id: &ServiceId, state: TargetState, which: impl Fn(&Held) -> bool) {
         self.tick();
+        let seeded = self.seeded;
         let (_, service) = self.service(id);
         let mut owners = Vec::new();
-        for held in service.targets.values_mut().filter(|held| which(held)) {
+        // What is on its way out stays on its way out, whatever its health; only a story may say otherwise.
+        for held in service.targets.values_mut().filter(|held| which(held) && !(seeded && (held.drain_begun || held.deregistering))) {
             held.clocks = [None; 3];
             held.drain_begun = false;
             held.deregistering = false;

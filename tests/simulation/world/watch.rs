@@ -220,14 +220,13 @@ pub(crate) struct PodWatch {
     life: u64,
     process: ProcessId,
     ended: bool,
-    sabotage: Option<Sabotage>,
 }
 
 impl PodWatch {
     /// The stream of an opened connection.
-    pub(super) fn new(shared: Arc<Shared>, index: usize, process: ProcessId, sabotage: Option<Sabotage>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, index: usize, process: ProcessId) -> Self {
         let life = shared.world().connections[index].life;
-        Self { shared, index, life, process, ended: false, sabotage }
+        Self { shared, index, life, process, ended: false }
     }
 }
 
@@ -254,11 +253,11 @@ impl Stream for PodWatch {
         let event = match item {
             Item::Applied(pod, view) => {
                 world.show(self.process, pod, &view);
-                PodEvent::Applied(Box::new(spoiled(&view, self.sabotage)))
+                PodEvent::Applied(Box::new(world.spoiled(&view)))
             }
             Item::Deleted(pod, view) => {
                 world.show(self.process, pod, &view);
-                PodEvent::Deleted(Box::new(spoiled(&view, self.sabotage)))
+                PodEvent::Deleted(Box::new(world.spoiled(&view)))
             }
             Item::Bookmark(version) => PodEvent::Bookmark(version.to_string()),
             Item::Gone => {
@@ -271,12 +270,18 @@ impl Stream for PodWatch {
     }
 }
 
-fn spoiled(view: &PodView, sabotage: Option<Sabotage>) -> PodView {
-    let mut view = view.clone();
-    if let Some(sabotage) = sabotage {
-        sabotage.view(&mut view);
+impl World {
+    /// A pod as the product is shown it.
+    pub(super) fn spoiled(&self, view: &PodView) -> PodView {
+        let mut view = view.clone();
+        if let Some(sabotage) = self.sabotage {
+            sabotage.view(&mut view);
+        }
+        if self.sabotage == Some(Sabotage::IgnoresUid) {
+            view.uid = self.pods.iter().find(|pod| pod.key == view.key).map_or(view.uid, |first| first.uid.clone());
+        }
+        view
     }
-    view
 }
 
 impl std::ops::Drop for PodWatch {

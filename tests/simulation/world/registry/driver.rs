@@ -23,6 +23,9 @@ use super::{Answer, Behaviour, LISTINGS, Received, Repeat, Seen, SimRegistryStat
 use crate::executor::{ProcessId, Sleep, lock};
 use crate::sabotage::Sabotage;
 
+/// A registry of this name has no client.
+const UNUSABLE: &str = "unusable";
+
 /// The product's drivers, all simulated.
 #[derive(Clone)]
 pub(crate) struct SimDrivers {
@@ -42,12 +45,22 @@ impl Drivers for SimDrivers {
 
     fn open(&self, config: &RegistryConfig, _cluster: &Arc<str>) -> Result<Arc<SimRegistry>, OpenError> {
         let name = config.name.clone();
+        if &*name == UNUSABLE {
+            return Err(OpenError::Unusable { name, reason: "it stands for a registry whose settings cannot be used".to_owned() });
+        }
         let sabotage = {
             let mut world = self.shared.world();
             world.registries.entry(name.clone()).or_insert_with(|| SimRegistryState::new(Behaviour::default()));
             world.sabotage
         };
-        Ok(Arc::new(SimRegistry { shared: self.shared.clone(), process: self.process, name, sabotage, seen: Mutex::default() }))
+        Ok(Arc::new(SimRegistry {
+            shared: self.shared.clone(),
+            process: self.process,
+            name,
+            sabotage,
+            seen: Mutex::default(),
+            rest: Mutex::default(),
+        }))
     }
 }
 
@@ -59,6 +72,8 @@ pub(crate) struct SimRegistry {
     sabotage: Option<Sabotage>,
     /// What was ever seen active; only a deliberate fault asks.
     seen: Mutex<BTreeMap<SocketAddr, Listed>>,
+    /// Failures in a row, and until when no call is made; only a deliberate fault asks.
+    rest: Mutex<(u32, Duration)>,
 }
 
 /// An answer on its way.
@@ -91,6 +106,9 @@ impl Registry for SimRegistry {
         if let Some(wait) = wait {
             self.wait(&id, wait).await;
         }
+        if self.rests() {
+            return Err(CallError::Unavailable("an earlier call failed".to_owned()));
+        }
         let asked = self.shared.world().ask(self.process, &id);
         let Some((sent, sent_at, index, asked)) = asked else { return pending().await };
         Sleep::until(&self.shared.exec, asked.at).await;
@@ -98,6 +116,7 @@ impl Registry for SimRegistry {
         let snapshot = match asked.answer {
             Ok(snapshot) => snapshot,
             Err(error) => {
+                self.answered(false);
                 if matches!(error, CallError::ServiceMissing(_)) {
                     self.shared.world().receive(&id, sent, sent_at, Arc::default());
                 }
@@ -105,6 +124,7 @@ impl Registry for SimRegistry {
             }
         };
         let marks = self.shared.world().receive(&id, sent, sent_at, snapshot.clone());
+        self.answered(true);
         let stamp = |one: &Seen| {
             let (cluster, uid) = one.cluster.clone().zip(one.owner.clone()).filter(|_| marks)?;
             Some(Stamp { cluster, uid })
@@ -119,6 +139,9 @@ impl Registry for SimRegistry {
 
     async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
         let id = ServiceId::new(self.name.clone(), service);
+        if self.rests() {
+            return Err(CallError::Unavailable("an earlier call failed".to_owned()));
+        }
         let sent = self.shared.world().send(self.process, &id, changes);
         let Some((sent, answered)) = sent else { return pending().await };
         if self.sabotage == Some(Sabotage::DoesNotWaitForAnswers) {
@@ -133,7 +156,14 @@ impl Registry for SimRegistry {
         Sleep::until(&self.shared.exec, answered.at).await;
         super::super::api::Yield::default().await;
         flight.land(changes, &answered.answer);
-        answered.answer
+        self.answered(answered.answer.is_ok());
+        let mut answer = answered.answer;
+        if let (Some(Sabotage::ReleasesWithoutRead), Ok(results)) = (self.sabotage, &mut answer) {
+            let done =
+                results.iter_mut().zip(changes).filter(|(result, change)| result.is_ok() && change.operation == Operation::Deregister);
+            done.for_each(|(result, _)| *result = Err(ChangeError::NotFound));
+        }
+        answer
     }
 
     async fn drain_delay(&self, _service: &str) -> Result<Option<Duration>, CallError> {
@@ -142,6 +172,19 @@ impl Registry for SimRegistry {
 }
 
 impl SimRegistry {
+    /// Whether a deliberate fault keeps a call back: after each failure for four times as long.
+    fn rests(&self) -> bool {
+        self.sabotage == Some(Sabotage::RetriesUncapped) && self.shared.exec.now() < lock(&self.rest).1
+    }
+
+    /// A call was answered, well or badly.
+    fn answered(&self, well: bool) {
+        let mut rest = lock(&self.rest);
+        let failures = if well { 0 } else { rest.0.saturating_add(1).min(6) };
+        let pause = Duration::from_secs(if well { 0 } else { 4_u64.pow(failures) });
+        *rest = (failures, self.shared.exec.now() + pause);
+    }
+
     /// Waits until the service differs from that index, or the time is over.
     async fn wait(&self, id: &ServiceId, wait: Wait) {
         let until = self.shared.exec.now() + wait.at_most;
@@ -215,13 +258,12 @@ impl Drop for Flight<'_> {
 impl World {
     /// A listing was received; whether it shows marks.
     fn receive(&mut self, id: &ServiceId, sent: u64, sent_at: Duration, snapshot: Arc<Snapshot>) -> bool {
-        let received = self.tick();
-        let received_at = self.now;
+        self.tick();
         let (behaviour, service) = self.service(id);
         if service.received.len() == LISTINGS {
             service.received.pop_front();
         }
-        service.received.push_back(Received { sent, sent_at, received, received_at, snapshot });
+        service.received.push_back(Received { sent, sent_at, snapshot });
         behaviour.marks
     }
 
