@@ -263,7 +263,8 @@ async fn a_wait_ends_in_its_time_and_sees_what_comes() {
     let wait = Wait { index, at_most: Duration::from_millis(500) };
     let listing = driver.list("web", Some(wait)).await.unwrap();
     assert!(begun.elapsed() < wait.at_most + CALL_TIMEOUT);
-    assert_eq!(listing, Listing { targets: Vec::new(), index: Some(index) });
+    // Of a service that is not there, Consul answers a little more often: whenever any other changes.
+    assert_eq!(listing.targets, []);
     // What stands already wakes nobody.
     tell(&driver, Operation::Register, "a").await.unwrap();
     let index = driver.list("web", None).await.unwrap().index.unwrap();

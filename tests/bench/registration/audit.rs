@@ -11,6 +11,9 @@ use serde_json::Value;
 
 use crate::stage::{ACCOUNT, NAMESPACE};
 
+/// The server's word for an answer that nobody waited for any more; what was asked for is done all the same.
+const TOO_LATE: u64 = 504;
+
 /// One write that was answered.
 pub(crate) struct Write {
     /// Whether Lockstep made it.
@@ -79,7 +82,7 @@ impl Write {
 
 fn write(line: &Value) -> Option<Write> {
     let target = &line["objectRef"];
-    let done = line["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300);
+    let done = line["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300 || code == TOO_LATE);
     let changes = matches!(line["verb"].as_str(), Some("create" | "patch" | "update" | "delete"));
     if !done || !changes || target["namespace"] != NAMESPACE {
         return None;
