@@ -80,12 +80,14 @@ impl Haproxy {
 
     /// Keeps the state of its servers and, has the master start a new process, which takes the listeners over.
     pub(crate) fn reload(&self) {
-        let before = self.process();
+        let before = self.process().expect("it runs");
         std::fs::write(self.folder.path().join("state"), self.ask("show servers state")).unwrap();
         let id = self.child.id().to_string();
         assert!(Command::new("/bin/sh").args(["-c", "kill -USR2 $0", &id]).status().unwrap().success());
         let begun = Instant::now();
-        while self.process().is_none_or(|now| Some(now) == before) {
+        // For a moment both processes take connections, so the old one must be gone before the next answer counts.
+        let leaving = PathBuf::from(format!("/proc/{before}"));
+        while leaving.exists() || self.process().is_none_or(|now| now == before) {
             assert!(begun.elapsed() < PATIENCE, "HAProxy does not reload");
             std::thread::sleep(Duration::from_millis(10));
         }
