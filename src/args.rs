@@ -123,6 +123,12 @@ pub struct ServeArgs {
     /// More names for the certificate, comma separated.
     #[arg(long, env = "LOCKSTEP_CERTIFICATE_NAMES", value_delimiter = ',', value_name = "NAME")]
     pub certificate_names: Vec<String>,
+    /// File with the CA whose client certificates API servers must show (PEM, read again when it changes); without it anybody may ask.
+    #[arg(long, env = "LOCKSTEP_CLIENT_CA", value_name = "FILE")]
+    pub client_ca: Option<PathBuf>,
+    /// Names of which a client certificate must have one, as common name or DNS name, comma separated; without them any of the CA will do.
+    #[arg(long, env = "LOCKSTEP_CLIENT_NAMES", value_delimiter = ',', requires = "client_ca", value_name = "NAME")]
+    pub client_names: Vec<String>,
     /// MutatingWebhookConfiguration whose caBundle we keep.
     #[arg(long, env = "LOCKSTEP_WEBHOOK_CONFIGURATION", default_value = crate::names::WEBHOOK_CONFIGURATION, value_name = "NAME")]
     pub webhook_configuration: String,

@@ -10,6 +10,7 @@
 
 pub mod authority;
 pub mod bundle;
+pub mod callers;
 pub mod files;
 pub mod keeper;
 pub mod serving;

@@ -26,6 +26,7 @@ use crate::args::ServeArgs;
 use crate::certificates::Source;
 use crate::certificates::authority::{Lifetimes, Wanted};
 use crate::certificates::bundle::{Bundle, Kind, Origin, Seen};
+use crate::certificates::callers::Callers;
 use crate::certificates::files::Files;
 use crate::certificates::keeper::Keeper;
 use crate::config::Configuration;
@@ -61,7 +62,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     parts.start_certificates(&args, &mut tasks)?;
     let (configuration, delays) = parts.start_inputs(&args, &mut tasks);
     parts.start_snapshot(&args, configuration, delays, &mut tasks);
-    let webhook = tokio::spawn(parts.webhook(&args).await?.run(stopped(work_stopped.clone())));
+    let callers = start_callers(&args, &mut tasks).await?;
+    let webhook = tokio::spawn(parts.webhook(&args, callers).await?.run(stopped(work_stopped.clone())));
     let reconciler = tokio::spawn(parts.reconciler(&args, stopped(work_stopped)));
     tracing::info!("started");
 
@@ -205,14 +207,14 @@ impl Parts {
         tasks.start("snapshot", maker.run());
     }
 
-    async fn webhook(&self, args: &ServeArgs) -> anyhow::Result<Server> {
+    async fn webhook(&self, args: &ServeArgs, callers: Option<Arc<Callers>>) -> anyhow::Result<Server> {
         let state = Webhook {
             snapshot: self.snapshot.clone(),
             bodies: Bodies::new(BODY_TIME),
             ours: Ours { namespace: args.namespace.clone(), name: args.config_map.clone() },
             metrics: self.metrics.clone(),
         };
-        let transport = Transport::Tls(Arc::new(self.readiness.certificate.clone().tls()));
+        let transport = Transport::Tls(Arc::new(self.readiness.certificate.clone().tls(callers)));
         let (listener, router) = (listen(args.listen).await?, webhook::router(Arc::new(state)));
         Ok(Server { listener, transport, router, limits: Limits::default(), open: self.metrics.connections.clone() })
     }
@@ -222,6 +224,15 @@ impl Parts {
             Options { identity: args.identity.clone(), namespace: args.namespace.as_str().into(), filled: self.readiness.caches.clone() };
         reconcile::run(self.cluster.clone(), self.opener.clone(), self.clock.clone(), options, self.metrics.clone(), stop)
     }
+}
+
+/// Who may call; `None` where everybody may.
+async fn start_callers(args: &ServeArgs, tasks: &mut Tasks) -> anyhow::Result<Option<Arc<Callers>>> {
+    let Some(file) = args.client_ca.clone() else { return Ok(None) };
+    let names = args.client_names.iter().filter(|name| !name.is_empty()).cloned().collect();
+    let callers = Arc::new(Callers::open(file, names).await?);
+    tasks.start("callers", callers.clone().run());
+    Ok(Some(callers))
 }
 
 /// Names by which API servers call us, and those that were asked for.

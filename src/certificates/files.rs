@@ -50,8 +50,6 @@ pub struct Files {
 enum FilesError {
     #[error("{path:?} cannot be read; mount a Secret with tls.crt, tls.key and ca.crt there, as a folder and not by subPath")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path:?} is larger than {FILE_BYTES} bytes")]
-    TooLarge { path: PathBuf },
     #[error("the files of {folder:?} do not fit together")]
     Refused { folder: PathBuf, source: Refusal },
     #[error("the pair of {folder:?} cannot be served")]
@@ -133,16 +131,16 @@ impl Files {
 }
 
 async fn read(path: PathBuf) -> Result<String, FilesError> {
-    match bounded(&path).await {
-        Ok(text) if text.len() as u64 > FILE_BYTES => Err(FilesError::TooLarge { path }),
-        Ok(text) => Ok(text),
-        Err(source) => Err(FilesError::Read { path, source }),
-    }
+    bounded(&path).await.map_err(|source| FilesError::Read { path, source })
 }
 
-async fn bounded(path: &Path) -> io::Result<String> {
+/// A file's text, if it is of the size that certificates have.
+pub(super) async fn bounded(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     tokio::fs::File::open(path).await?.take(FILE_BYTES + 1).read_to_string(&mut text).await?;
+    if text.len() as u64 > FILE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {FILE_BYTES} bytes")));
+    }
     Ok(text)
 }
 

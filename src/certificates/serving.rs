@@ -12,6 +12,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
+use super::callers::Callers;
+
 /// The one protocol that API servers speak to webhooks.
 const PROTOCOL: &[u8] = b"http/1.1";
 
@@ -49,14 +51,17 @@ impl Serving {
         Ok(())
     }
 
-    /// TLS settings that serve whatever is here at the time of a handshake.
-    pub fn tls(self: Arc<Self>) -> rustls::ServerConfig {
+    /// TLS settings that serve whatever is here at the time of a handshake, to anybody or only to those who may call.
+    pub fn tls(self: Arc<Self>, callers: Option<Arc<Callers>>) -> rustls::ServerConfig {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        let builder = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .expect("aws-lc-rs speaks TLS 1.2 and 1.3")
-            .with_no_client_auth()
-            .with_cert_resolver(self);
+            .expect("aws-lc-rs speaks TLS 1.2 and 1.3");
+        let builder = match callers {
+            Some(callers) => builder.with_client_cert_verifier(callers),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(self);
         config.alpn_protocols = vec![PROTOCOL.to_vec()];
         config
     }

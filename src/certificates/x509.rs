@@ -13,7 +13,7 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::serving::{self, PairError};
 
@@ -94,6 +94,15 @@ pub(super) fn take(chain_pem: &str, key_pem: &str, roots: &[Authority], names: &
         verifier.verify_server_cert(first, rest, name, &[], at).map_err(refused)?;
     }
     Ok(())
+}
+
+/// The common names and DNS names of a certificate.
+pub(super) fn names(der: &CertificateDer<'_>) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(der) else { return Vec::new() };
+    let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+    let alternative = certificate.subject_alternative_name().ok().flatten().into_iter().flat_map(|names| &names.value.general_names);
+    let dns = alternative.filter_map(|name| if let GeneralName::DNSName(name) = name { Some(*name) } else { None });
+    common.chain(dns).map(str::to_owned).collect()
 }
 
 fn validity(certificate: &X509Certificate<'_>) -> Span {

@@ -153,7 +153,7 @@ fn lockstep(listener: TcpListener, chain: &str, key: &str) -> Server {
         ours: Ours { namespace: "lockstep-system".into(), name: "lockstep-config".into() },
         metrics: Arc::new(Metrics::new()),
     };
-    let transport = Transport::Tls(Arc::new(serving.tls()));
+    let transport = Transport::Tls(Arc::new(serving.tls(None)));
     Server { listener, transport, router: webhook::router(Arc::new(webhook)), limits: Limits::default(), open: Default::default() }
 }
 

@@ -4,6 +4,7 @@
 //! Absent on purpose: how things are applied and awaited (`cluster`, `world`).
 
 pub(crate) mod admission;
+pub(crate) mod availability;
 pub(crate) mod break_glass;
 pub(crate) mod cases;
 pub(crate) mod configuration;
@@ -24,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use serde_json::json;
 
 use crate::Story;
 use crate::cluster::eventually;
@@ -67,9 +69,11 @@ pub(crate) const ALONE: &[Story] = &[
     ("without_lockstep_kubectl_alone_lets_pods_go", break_glass::without_lockstep),
     ("a_broken_configuration_is_refused_and_locks_nobody_out", configuration::a_broken_configuration),
     ("an_upgrade_keeps_what_the_program_wrote", end::an_upgrade),
+    ("replicas_are_replaced_while_pods_are_created", availability::replaced_while_pods_are_created),
     ("an_upgrade_in_the_middle_of_a_rollout", installs::upgraded_in_the_middle),
     ("a_second_installation_is_refused_and_one_by_force_does_no_harm", installs::doubled),
     ("nothing_that_lockstep_asked_for_was_forbidden", end::no_request_was_forbidden),
+    ("every_right_of_lockstep_was_used", end::no_right_is_spare),
     ("the_api_server_is_restarted_in_the_middle_of_a_rollout", trouble::the_api_server_restarts),
     ("nobody_is_owed_anything", end::no_debt_is_left),
     ("an_uninstall_in_the_middle_leaves_no_pod_held", end::an_uninstall),
@@ -183,22 +187,37 @@ pub(crate) fn roll(world: &World, namespace: &str, kind: &str) {
     await_rolled(world, namespace, kind);
 }
 
+/// Evicts a pod through the API, as a drain does, if disruption budgets allow it.
+pub(crate) fn evict(world: &World, namespace: &str, pod: &str) -> Result<(), String> {
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}/eviction");
+    let eviction = json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": pod, "namespace": namespace } });
+    let output = world.cluster.attempt("kubectl", &["create", "--raw", &path, "-f", "-"], &eviction.to_string());
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
 /// The fewest endpoints of a service that were active at one moment while that went on.
 pub(crate) fn fewest_active(world: &World, service: &str, during: impl FnOnce()) -> usize {
-    let (registry, over) = (world.registry(), AtomicBool::new(false));
+    let registry = world.registry();
+    let observe = |over: &AtomicBool| {
+        let mut fewest = usize::MAX;
+        while !over.load(Ordering::Relaxed) {
+            fewest = fewest.min(registry.uids(service, "active").len());
+        }
+        fewest
+    };
+    beside(observe, during)
+}
+
+/// Does one thing while another goes on; `work` ends when it is told that the other is over, and its result is the answer.
+pub(crate) fn beside<T: Send>(work: impl FnOnce(&AtomicBool) -> T + Send, during: impl FnOnce()) -> T {
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let observer = scope.spawn(|| {
-            let mut fewest = usize::MAX;
-            while !over.load(Ordering::Relaxed) {
-                fewest = fewest.min(registry.uids(service, "active").len());
-            }
-            fewest
-        });
-        // However it ends, the observer must end too, or the scope would wait for it.
+        let working = scope.spawn(|| work(&over));
+        // However it ends, the work must end too, or the scope would wait for it.
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(during));
         over.store(true, Ordering::Relaxed);
-        let fewest = observer.join().expect("the observer only looks");
-        ended.map_or_else(|panic| std::panic::resume_unwind(panic), |()| fewest)
+        let worked = working.join().expect("the work does not panic");
+        ended.map_or_else(|panic| std::panic::resume_unwind(panic), |()| worked)
     })
 }
 

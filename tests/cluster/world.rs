@@ -48,6 +48,7 @@ const BOUND: &[(&str, &str, &str)] = &[
     ("evacuated", "enabled", "local"),
     ("lost", "enabled", "local"),
     ("interrupted", "strict", "local"),
+    ("created", "strict", "local"),
     ("upgraded", "strict", "local"),
     ("doubled", "strict", "local"),
     ("leaving", "enabled", "local"),

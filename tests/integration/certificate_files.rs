@@ -128,7 +128,7 @@ async fn takes(serving: &Arc<Serving>, name: &'static str, bundle: &str) -> bool
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let client = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let client = TlsConnector::from(Arc::new(client.with_root_certificates(roots).with_no_client_auth()));
-    let server = TlsAcceptor::from(Arc::new(serving.clone().tls()));
+    let server = TlsAcceptor::from(Arc::new(serving.clone().tls(None)));
     let (near, far) = tokio::io::duplex(1 << 14);
     let (client, _) = tokio::join!(client.connect(ServerName::try_from(name).unwrap(), near), server.accept(far));
     client.is_ok()

@@ -9,6 +9,7 @@ mod admission_findings;
 mod admission_pods;
 mod admission_properties;
 mod authority;
+mod certificate_callers;
 mod certificate_files;
 mod certificates;
 mod chart;

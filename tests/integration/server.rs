@@ -102,7 +102,7 @@ async fn ground_with(limits: Limits, body: Duration, snapshot: Option<Snapshot>)
     };
     let router = webhook::router(Arc::new(state)).merge(Router::new().route("/slow", slow));
     let (stop, stopped) = oneshot::channel::<()>();
-    let tls = Transport::Tls(Arc::new(serving.clone().tls()));
+    let tls = Transport::Tls(Arc::new(serving.clone().tls(None)));
     let server = Server { listener, transport: tls, router, limits, open: Default::default() };
     let running = tokio::spawn(server.run(async {
         let _ = stopped.await;
@@ -490,7 +490,7 @@ async fn a_new_certificate_is_served_at_once_and_old_connections_live_on() {
 async fn without_a_certificate_no_handshake_ends() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let tls = Transport::Tls(Arc::new(Arc::new(Serving::default()).tls()));
+    let tls = Transport::Tls(Arc::new(Arc::new(Serving::default()).tls(None)));
     let server = Server { listener, transport: tls, router: Router::new(), limits: patient(), open: Default::default() };
     let running = tokio::spawn(server.run(std::future::pending()));
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::cluster::eventually;
-use crate::stories::{SOON, await_active, await_clean, await_none, await_ready, await_told, draining, exit_code, living, name, seen};
+use crate::stories::{
+    SOON, await_active, await_clean, await_none, await_ready, await_told, draining, evict, exit_code, living, name, seen,
+};
 use crate::world::{self, GRACE, SLEEP, World};
 
 /// Exit code of a process that SIGKILL ended.
@@ -69,17 +71,17 @@ pub(crate) fn evicted(world: &World) {
     let pods = await_ready(world, "evicted", 2);
 
     registry.behave("evicted", &json!({ "hold": true }));
-    eventually("the budget lets the first pod be evicted", SOON, || evict(world, name(&pods[0])));
+    eventually("the budget lets the first pod be evicted", SOON, || evict(world, "evicted", name(&pods[0])));
     eventually("the pod in its place is registered, and waits", SOON, || {
         let targets = registry.targets("evicted");
         if targets.iter().any(|target| target.state == "initial") { Ok(()) } else { Err(format!("{targets:?}")) }
     });
-    let refused = evict(world, name(&pods[1])).expect_err("nothing else is Ready yet");
+    let refused = evict(world, "evicted", name(&pods[1])).expect_err("nothing else is Ready yet");
     assert!(refused.contains("disruption budget"), "{refused}");
 
     registry.behave("evicted", &json!({}));
     await_active(world, "evicted", 2);
-    eventually("the budget lets the second pod be evicted once another is Ready", SOON, || evict(world, name(&pods[1])));
+    eventually("the budget lets the second pod be evicted once another is Ready", SOON, || evict(world, "evicted", name(&pods[1])));
     await_active(world, "evicted", 2);
     for pod in &pods {
         await_told(world, "evicted", name(pod), &["Draining", "Deregistered"]);
@@ -88,11 +90,4 @@ pub(crate) fn evicted(world: &World) {
     world.cluster.kubectl(&["delete", "deployment", "--namespace", "evicted", "web", "--wait=false"]);
     await_none(world, "evicted");
     await_clean(world, "evicted");
-}
-
-fn evict(world: &World, pod: &str) -> Result<(), String> {
-    let path = format!("/api/v1/namespaces/evicted/pods/{pod}/eviction");
-    let eviction = json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": pod, "namespace": "evicted" } });
-    let output = world.cluster.attempt("kubectl", &["create", "--raw", &path, "-f", "-"], &eviction.to_string());
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }

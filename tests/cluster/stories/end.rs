@@ -48,6 +48,13 @@ pub(crate) fn no_request_was_forbidden(world: &World) {
     assert!(foreign.is_empty(), "pods are written through their status alone: {foreign:#?}");
 }
 
+pub(crate) fn no_right_is_spare(world: &World) {
+    let lines = world.cluster.audit(&format!("system:serviceaccount:{NAMESPACE}:lockstep"));
+    let roles = [role(world, "clusterrole", "lockstep"), role(world, "role", "lockstep")];
+    let unused = unused(roles.iter().flat_map(rights).collect(), &lines);
+    assert!(unused.is_empty(), "rights that nothing has used so far: {unused:#?}");
+}
+
 pub(crate) fn no_debt_is_left(world: &World) {
     eventually("no claim is left whose pod is gone", SOON, || {
         let debts =
@@ -69,6 +76,8 @@ pub(crate) fn an_uninstall(world: &World) {
     });
     let old: Vec<String> = registry.uids("leaving", "active");
 
+    let hooks = world.cluster.run("helm", &["get", "hooks", "lockstep", "--namespace", NAMESPACE], "");
+    let hooks: Vec<Value> = serde_saphyr::from_multiple(&hooks).expect("helm prints YAML");
     let output = world.cluster.attempt("helm", &["uninstall", "lockstep", "--namespace", NAMESPACE, "--wait", "--timeout", "2m"], "");
     assert!(output.status.success(), "helm uninstall: {}", String::from_utf8_lossy(&output.stderr));
 
@@ -88,6 +97,55 @@ pub(crate) fn an_uninstall(world: &World) {
         let names = world.cluster.kubectl(&["get", kind, "--namespace", NAMESPACE, "-o", "name"]);
         assert!(!names.contains("lockstep"), "left behind: {names}");
     }
+
+    let lines = world.cluster.audit(&format!("system:serviceaccount:{NAMESPACE}:lockstep-release"));
+    let forbidden: Vec<&Value> = lines.iter().filter(|line| line["responseStatus"]["code"] == 403).collect();
+    assert!(forbidden.is_empty(), "{forbidden:#?}");
+    let roles = hooks.iter().filter(|hook| hook["rules"].is_array());
+    let unused = unused(roles.flat_map(rights).collect(), &lines);
+    assert!(unused.is_empty(), "rights that the uninstall did not use: {unused:#?}");
+}
+
+/// Verb, group, resource with its sub-resource, and name if it is bound to one.
+type Right = (String, String, String, String);
+
+fn role(world: &World, kind: &str, name: &str) -> Value {
+    let text = world.cluster.kubectl(&["get", kind, name, "--namespace", NAMESPACE, "-o", "json"]);
+    serde_json::from_str(&text).expect("kubectl prints JSON")
+}
+
+/// Every single right of a role.
+fn rights(role: &Value) -> Vec<Right> {
+    let texts = |list: &Value| -> Vec<String> {
+        let items = list.as_array().into_iter().flatten();
+        items.map(|item| item.as_str().expect("rules are made of texts").to_owned()).collect()
+    };
+    let mut rights = Vec::new();
+    for rule in role["rules"].as_array().expect("a role has rules") {
+        let names = texts(&rule["resourceNames"]);
+        let names = if names.is_empty() { vec![String::new()] } else { names };
+        for (group, resource) in
+            texts(&rule["apiGroups"]).iter().flat_map(|group| texts(&rule["resources"]).into_iter().map(move |one| (group.clone(), one)))
+        {
+            for (verb, name) in texts(&rule["verbs"]).iter().flat_map(|verb| names.iter().map(move |name| (verb.clone(), name.clone()))) {
+                rights.push((verb, group.clone(), resource.clone(), name));
+            }
+        }
+    }
+    rights
+}
+
+/// The rights that no line of the audit log needed.
+fn unused(mut rights: Vec<Right>, lines: &[Value]) -> Vec<Right> {
+    for line in lines {
+        let (place, text) = (&line["objectRef"], |value: &Value| value.as_str().unwrap_or_default().to_owned());
+        let whole = [text(&place["resource"]), text(&place["subresource"])].join("/");
+        let (verb, group, name) = (text(&line["verb"]), text(&place["apiGroup"]), text(&place["name"]));
+        rights.retain(|(a_verb, a_group, resource, a_name)| {
+            *a_verb != verb || *a_group != group || *resource != whole.trim_end_matches('/') || !(a_name.is_empty() || *a_name == name)
+        });
+    }
+    rights
 }
 
 /// A namespace that is being deleted takes no Events from anybody.
