@@ -74,8 +74,9 @@ image: ## the static binary of the image, target/image/lockstep (`docker build .
 packages:
 	@tests/cluster/packages haproxy shellcheck python3-venv
 
-# moto is the AWS of others; the chart is held against the schemas of Kubernetes
+# moto is the AWS of others; the chart is held against the schemas of Kubernetes; promtool plays alerts and asks the dashboard's queries
 peers:
+	@$(STEP) "promtool" tests/cluster/build prometheus > /dev/null
 	@$(STEP) "Python programs of others" sh -c 'tests/integration/python moto && tests/integration/python chart' > /dev/null
 
 # consul is a registry that the driver's tests run against

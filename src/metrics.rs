@@ -8,6 +8,7 @@
 
 pub mod admission;
 pub mod delays;
+pub mod pods;
 pub mod reconcile;
 
 use prometheus_client::encoding::text::encode;
@@ -18,6 +19,7 @@ use prometheus_client::registry::{Metric, Registry};
 
 use admission::AdmissionMetrics;
 use delays::DelayMetrics;
+use pods::PodMetrics;
 use reconcile::ReconcileMetrics;
 
 /// The metrics of one process.
@@ -27,6 +29,8 @@ pub struct Metrics {
     pub admission: AdmissionMetrics,
     /// Drain delays.
     pub delays: DelayMetrics,
+    /// Pods.
+    pub pods: PodMetrics,
     /// The reconciler.
     pub reconcile: ReconcileMetrics,
     /// Webhook connections that are open.
@@ -65,6 +69,7 @@ impl Metrics {
         Self {
             admission: AdmissionMetrics::new(&mut catalog),
             delays: DelayMetrics::new(&mut catalog),
+            pods: PodMetrics::new(&mut catalog),
             reconcile: ReconcileMetrics::new(&mut catalog),
             connections: catalog.add("lockstep_webhook_connections", "Webhook connections that are open", Gauge::default()),
             certificate_expiry: catalog.add(

@@ -14,6 +14,7 @@ pub mod cluster;
 mod debts;
 mod events;
 mod execute;
+mod gauges;
 pub mod input;
 pub mod kubernetes;
 mod leading;

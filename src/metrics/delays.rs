@@ -23,9 +23,15 @@ pub struct DelayMetrics {
 
 /// Labels of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ServiceLabels {
+pub struct ServiceLabels {
     registry: Arc<str>,
     service: Arc<str>,
+}
+
+impl From<&ServiceId> for ServiceLabels {
+    fn from(service: &ServiceId) -> Self {
+        Self { registry: Arc::clone(&service.registry), service: Arc::clone(&service.service) }
+    }
 }
 
 impl DelayMetrics {
@@ -43,17 +49,13 @@ impl DelayMetrics {
 
     /// A registry answered.
     pub fn answered(&self, service: &ServiceId, delay: Duration, at: jiff::Timestamp) {
-        self.seconds.get_or_create(&labels(service)).set(delay.as_secs_f64());
-        self.answered.get_or_create(&labels(service)).set(at.as_second());
+        self.seconds.get_or_create(&service.into()).set(delay.as_secs_f64());
+        self.answered.get_or_create(&service.into()).set(at.as_second());
     }
 
     /// There is no answer of that service any more.
     pub fn forget(&self, service: &ServiceId) {
-        self.seconds.remove(&labels(service));
-        self.answered.remove(&labels(service));
+        self.seconds.remove(&service.into());
+        self.answered.remove(&service.into());
     }
-}
-
-fn labels(service: &ServiceId) -> ServiceLabels {
-    ServiceLabels { registry: Arc::clone(&service.registry), service: Arc::clone(&service.service) }
 }

@@ -220,6 +220,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     }
 
     fn take(&mut self, input: Input) {
+        if let Some(watch) = input.watch() {
+            self.metrics.reconcile.heard(watch, self.clock.wall());
+        }
         match input {
             Input::Page(pods) => pods.into_iter().for_each(|pod| self.bring(pod)),
             Input::ListEnd { version, uids, wish } => self.list_ended(&version, &uids, wish),
@@ -413,6 +416,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     fn configured(&mut self, text: Option<&Arc<str>>) {
         let changed = self.settings.take(text, &self.drivers);
         self.metrics.reconcile.config_valid.set(i64::from(self.settings.problem.is_none()));
+        if let (None, Some(text)) = (&self.settings.problem, text) {
+            self.metrics.reconcile.in_force(text);
+        }
         if let Some(problem) = &self.settings.problem {
             tracing::warn!(error = %problem, "the configuration cannot be used; the last good one stays in force");
         }

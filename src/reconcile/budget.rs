@@ -90,6 +90,11 @@ impl Budget {
         hopeful
     }
 
+    /// How many were refused and still are.
+    pub fn refused(&self) -> usize {
+        self.refused.len()
+    }
+
     fn out_of_use(&self) -> usize {
         self.granted.len() + self.away.difference(&self.granted).count()
     }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: every call begins with a look at the tenure and ends within [`CALL_TIMEOUT`] (a read that waits for a change: a little more
 //! than it was told to wait).
+//! Invariant: a driver's future is boxed: it is as large as that of the largest driver, and several of that size overflow a stack.
 //! Absent on purpose: what a batch holds (`service`), what it is for (`registration`).
 
 use std::future::Future;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use prometheus_client::metrics::histogram::Histogram;
 
 use super::Drivers;
 use super::actor::Actor;
@@ -148,9 +150,11 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         client.limiter.take(Request::Change, now);
         term.calls += 1;
         let (number, service, clock, tenure) = (term.number, id.clone(), self.clock.clone(), self.tenure.clone());
+        let seconds = self.metrics.reconcile.call_seconds(&id.registry, "apply");
         self.post(async move {
             let answer = if tenure.holds(clock.now()) {
-                Some(limited(&clock, CALL_TIMEOUT, registry.apply(&service.service, &changes)).await.unwrap_or(Err(CallError::Timeout)))
+                let call = Box::pin(registry.apply(&service.service, &changes));
+                Some(timed(&clock, &seconds, limited(&clock, CALL_TIMEOUT, call)).await.unwrap_or(Err(CallError::Timeout)))
             } else {
                 None
             };
@@ -173,9 +177,11 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let (number, service, clock, tenure) = (term.number, id.clone(), self.clock.clone(), self.tenure.clone());
         let limit = if wait.is_some() { BLOCK + CALL_TIMEOUT } else { CALL_TIMEOUT };
         let blocking = wait.is_some();
+        let seconds = self.metrics.reconcile.call_seconds(&id.registry, if blocking { "wait" } else { "list" });
         self.post(async move {
             let answer = if tenure.holds(clock.now()) {
-                Some(limited(&clock, limit, registry.list(&service.service, wait)).await.unwrap_or(Err(CallError::Timeout)))
+                let call = Box::pin(registry.list(&service.service, wait));
+                Some(timed(&clock, &seconds, limited(&clock, limit, call)).await.unwrap_or(Err(CallError::Timeout)))
             } else {
                 None
             };
@@ -249,6 +255,14 @@ async fn limited<K: Clock, T>(clock: &K, limit: Duration, call: impl Future<Outp
         Either::Left((answer, _)) => Some(answer),
         Either::Right(_) => None,
     }
+}
+
+/// What `call` answers; how long that took is noted.
+async fn timed<K: Clock, T>(clock: &K, seconds: &Histogram, call: impl Future<Output = T>) -> T {
+    let begun = clock.now();
+    let answer = call.await;
+    seconds.observe(clock.now().since(begun).as_secs_f64());
+    answer
 }
 
 /// The answer of a request to the API server, within its limit.

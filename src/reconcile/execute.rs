@@ -99,6 +99,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                 entry.backoff.succeed();
                 entry.conflicted = false;
                 entry.unwatched = entry.unwatched.filter(|_| !is_labelled(&pod));
+                self.metrics.pods.written(&entry.view, &pod, self.clock.wall());
                 self.bring(pod);
                 if let Some(notice) = tell {
                     self.notice(uid, notice);

@@ -118,3 +118,16 @@ pub enum Input {
     /// An Event was written, or could not be.
     Told,
 }
+
+impl Input {
+    /// The watch that told it, by name.
+    pub fn watch(&self) -> Option<&'static str> {
+        match self {
+            Self::Pod(_) => Some("pods"),
+            Self::Node(_) => Some("nodes"),
+            Self::Namespace(_) => Some("namespaces"),
+            Self::Configuration(_) => Some("configuration"),
+            _ => None,
+        }
+    }
+}

@@ -103,6 +103,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.metrics.reconcile.leader.set(0);
         self.metrics.reconcile.held_pods.set(0);
         self.metrics.reconcile.debts.set(0);
+        self.hide_gauges();
         self.term = None;
         self.resign_pods();
         self.agenda.clear();
@@ -145,6 +146,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.write_debts();
         self.keep_last_good();
         self.adopt_when_due();
+        self.show_gauges();
     }
 
     /// When chores are due.
@@ -191,6 +193,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                     && self.settings.fall_back(&stored.text, &self.drivers)
                 {
                     tracing::warn!("the last good configuration of an earlier process is in force");
+                    self.metrics.reconcile.in_force(&stored.text);
                     self.configuration_taken(true);
                 }
                 if let Some(current) = &mut self.term

@@ -58,7 +58,7 @@ async fn mutate(State(webhook): State<Arc<Webhook>>, request: Request) -> Respon
     match answer(body.bytes.clone(), snapshot).await {
         Ok(answered) => {
             let reason = answered.reason.as_str();
-            webhook.metrics.admission.answered(reason, started.elapsed());
+            webhook.metrics.admission.answered(&answered, started.elapsed());
             tracing::debug!(namespace = answered.namespace, pod = answered.pod, reason, "review answered");
             json(answered.body.into())
         }

@@ -41,6 +41,8 @@ const SWITCHES: &[(&str, &[&str])] = &[
     ),
     ("metrics.serviceMonitor.enabled=true", &["Service/lockstep-metrics", "ServiceMonitor/lockstep"]),
     ("metrics.podMonitor.enabled=true,metrics.podMonitor.labels.prometheus=main", &["PodMonitor/lockstep"]),
+    ("metrics.prometheusRule.enabled=true,metrics.prometheusRule.labels.prometheus=main", &["PrometheusRule/lockstep"]),
+    ("metrics.dashboard.enabled=true", &["ConfigMap/lockstep-dashboard"]),
     ("replicas=3,commonLabels.team=edge,podLabels.tier=core,podAnnotations.note=yes,image.digest=", &[]),
     (
         "env[0].name=A,env[0].value=b,volumes[0].name=v,volumes[0].emptyDir.medium=Memory,volumeMounts[0].name=v,volumeMounts[0].mountPath=/v",
@@ -95,6 +97,7 @@ fn every_kubernetes_that_is_supported_takes_what_is_rendered() {
 #[case("config.bindngs={}", "bindngs")]
 #[case("preStopSeconds=60", "preStopSeconds")]
 #[case("metrics.podMonitor.interval=soon", "interval")]
+#[case("metrics.prometheusRule.runbooks=no-slash", "runbooks")]
 fn a_value_that_cannot_be_is_refused_by_name(#[case] switch: &str, #[case] name: &str) {
     let refused = template(switch).unwrap_err();
     assert!(refused.contains(name), "{refused}");
@@ -133,6 +136,19 @@ fn manifests_for_an_install_without_helm_are_those_of_the_chart() {
         let same = rendered.iter().find(|other| other["kind"] == object["kind"] && other["metadata"]["name"] == object["metadata"]["name"]);
         assert_eq!(same.unwrap()["spec"], object["spec"]);
     }
+}
+
+#[test]
+fn alerts_and_dashboard_are_those_of_the_files() {
+    let rendered = render(
+        "metrics.prometheusRule.enabled=true,metrics.prometheusRule.runbooks=https://wiki.example.org/,metrics.dashboard.enabled=true",
+    );
+    let named =
+        |kind: &str, name: &str| rendered.iter().find(|object| object["kind"] == kind && object["metadata"]["name"] == name).unwrap();
+    let file = |name: &str| std::fs::read_to_string(Path::new(CHART).join("monitoring").join(name)).unwrap();
+    let alerts: Value = serde_saphyr::from_str(&file("alerts.yaml").replace("docs/runbooks/", "https://wiki.example.org/")).unwrap();
+    assert_eq!(named("PrometheusRule", "lockstep")["spec"], alerts);
+    assert_eq!(named("ConfigMap", "lockstep-dashboard")["data"]["lockstep.json"], file("dashboard.json"));
 }
 
 #[test]

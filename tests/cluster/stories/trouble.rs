@@ -102,6 +102,14 @@ pub(crate) fn lockstep_is_down(world: &World) {
     assert!(!refused.status.success(), "a strict namespace refuses pods while Lockstep is down");
     let complaint = String::from_utf8_lossy(&refused.stderr);
     assert!(complaint.contains("strict.lockstep.dev"), "{complaint}");
+    let counted = world.cluster.kubectl(&["get", "--raw", "/metrics"]);
+    for series in [
+        r#"webhook_fail_open_count{name="enabled.lockstep.dev""#,
+        r#"webhook_rejection_count{error_type="calling_webhook_error",name="strict"#,
+    ] {
+        let series = format!("apiserver_admission_{series}");
+        assert!(counted.contains(&series), "alerts ask for {series}");
+    }
 
     scale("2");
     world.cluster.kubectl(&["rollout", "status", "deployment/lockstep", "--namespace", NAMESPACE, "--timeout", "90s"]);

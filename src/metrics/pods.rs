@@ -1,0 +1,194 @@
+//! Metrics of pods: how many stand where, how long the handshakes take, and since when the longest wait goes on.
+//!
+//! Invariant: only the replica that reconciles shows pods; the others show none, so that sums are right.
+//! Absent on purpose: one series a pod (conditions and Events tell of single pods).
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::Catalog;
+use super::reconcile::ReasonLabel;
+use crate::pod::PodView;
+use crate::registration::Reason;
+
+/// Upper ends of the buckets: Kubernetes tells times in whole seconds, and an NLB takes minutes.
+const SECONDS: [f64; 11] = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0];
+
+/// How many pods stand where, and how long they take.
+#[derive(Debug)]
+pub struct PodMetrics {
+    states: Family<ReasonLabel, Gauge>,
+    waits: Family<HolderLabel, Gauge>,
+    registration: Histogram,
+    deregistration: Histogram,
+}
+
+/// What a pod waits at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Holder {
+    /// Its containers are ready, its gate is closed.
+    Gate,
+    /// Its containers are gone, its finalizer is still there.
+    Finalizer,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HolderLabel {
+    held_by: &'static str,
+}
+
+impl PodMetrics {
+    /// No pods, in the catalog.
+    pub(super) fn new(catalog: &mut Catalog) -> Self {
+        Self {
+            states: catalog.add("lockstep_pods", "Managed pods, by their state", Family::default()),
+            waits: catalog.add(
+                "lockstep_oldest_wait_timestamp_seconds",
+                "Since when the pod waits that has waited longest at its gate, or its finalizer, in seconds since 1970; missing where none does",
+                Family::default(),
+            ),
+            registration: catalog.add(
+                "lockstep_registration_duration_seconds",
+                "From ContainersReady to the open gate, of pods that were acknowledged",
+                Histogram::new(SECONDS),
+            ),
+            deregistration: catalog.add(
+                "lockstep_deregistration_duration_seconds",
+                "From the request to delete a pod to its release; the sleep and the time to stop are part of it",
+                Histogram::new(SECONDS),
+            ),
+        }
+    }
+
+    /// So many pods are in that state.
+    pub fn stand(&self, reason: Reason, pods: usize) {
+        let label = ReasonLabel { reason: reason.as_str() };
+        self.states.get_or_create(&label).set(i64::try_from(pods).unwrap_or(i64::MAX));
+    }
+
+    /// The longest wait there began then; `None`: nobody waits.
+    pub fn waits(&self, holder: Holder, since: Option<jiff::Timestamp>) {
+        let label = HolderLabel { held_by: holder.as_str() };
+        match since {
+            Some(since) => {
+                self.waits.get_or_create(&label).set(since.as_second());
+            }
+            None => {
+                self.waits.remove(&label);
+            }
+        }
+    }
+
+    /// A write of ours made `after` of `before`.
+    pub fn written(&self, before: &PodView, after: &PodView, at: jiff::Timestamp) {
+        let acknowledged = |pod: &PodView| pod.gate.as_ref().is_some_and(|gate| gate.status && gate.reason == Reason::Registered.as_str());
+        if acknowledged(after)
+            && !acknowledged(before)
+            && let Some(since) = waits_at_gate(before)
+        {
+            self.registration.observe(at.duration_since(since).as_secs_f64().max(0.0));
+        }
+        if let (true, false, Some(deletion)) = (before.finalizer, after.finalizer, before.deletion) {
+            // `deletion.at` is the end of the grace, and may be in the future.
+            let since_grace = at.duration_since(deletion.at).as_secs();
+            let since_request = since_grace.saturating_add(deletion.grace_seconds).max(0);
+            self.deregistration.observe(jiff::SignedDuration::from_secs(since_request).as_secs_f64());
+        }
+    }
+
+    /// This replica does not reconcile any more.
+    pub fn forget(&self) {
+        self.states.clear();
+        self.waits.clear();
+    }
+}
+
+impl Holder {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Gate, Self::Finalizer];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Gate => "gate",
+            Self::Finalizer => "finalizer",
+        }
+    }
+}
+
+/// Since when the pod's gate alone keeps it from being Ready; `None` where it does not.
+pub fn waits_at_gate(pod: &PodView) -> Option<jiff::Timestamp> {
+    let ready = pod.containers_ready.as_ref().filter(|ready| ready.status && pod.gated && pod.deletion.is_none())?;
+    match &pod.gate {
+        Some(gate) if gate.status => None,
+        Some(gate) => ready.since.max(gate.since),
+        None => ready.since,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::pod::{Condition, Deletion};
+    use crate::reconcile::kubernetes::decode;
+
+    fn example_pod() -> PodView {
+        decode::pod(include_str!("../reconcile/kubernetes/examples/pod-running.json")).unwrap()
+    }
+
+    fn at(second: i64) -> jiff::Timestamp {
+        jiff::Timestamp::from_second(second).unwrap()
+    }
+
+    fn condition(status: bool, reason: &str, since: i64) -> Option<Condition> {
+        Some(Condition { status, reason: reason.into(), message: String::new(), since: Some(at(since)) })
+    }
+
+    #[rstest]
+    #[case(true, condition(false, "Registering", 90), Some(100))]
+    #[case(true, condition(false, "Registering", 110), Some(110))]
+    #[case(true, None, Some(100))]
+    #[case(true, condition(true, "Registered", 110), None)]
+    #[case(false, condition(false, "WaitingForContainers", 90), None)]
+    fn a_wait_at_the_gate_begins_when_nothing_else_is_missing(
+        #[case] ready: bool,
+        #[case] gate: Option<Condition>,
+        #[case] since: Option<i64>,
+    ) {
+        let pod = PodView { containers_ready: condition(ready, "", 100), gate, gated: true, deletion: None, ..example_pod() };
+        assert_eq!(waits_at_gate(&pod), since.map(at));
+    }
+
+    #[test]
+    fn handshakes_are_timed_once_each() {
+        let metrics = Metrics::new();
+        let waiting = PodView { containers_ready: condition(true, "", 100), gate: None, gated: true, deletion: None, ..example_pod() };
+        let open = PodView { gate: condition(true, "Registered", 107), ..waiting.clone() };
+        metrics.pods.written(&waiting, &open, at(107));
+        metrics.pods.written(&open, &open, at(200));
+        let deletion = Some(Deletion { at: at(330), grace_seconds: 30 });
+        let ending = PodView { deletion, finalizer: true, ..open };
+        metrics.pods.written(&ending, &PodView { finalizer: false, ..ending.clone() }, at(340));
+        let text = metrics.encode();
+        for line in ["registration_duration_seconds_sum 7.0", "registration_duration_seconds_count 1"] {
+            assert!(text.contains(&format!("lockstep_{line}\n")), "{text}");
+        }
+        assert!(text.contains("lockstep_deregistration_duration_seconds_sum 40.0\n"), "{text}");
+    }
+
+    #[test]
+    fn a_replica_that_does_not_reconcile_shows_no_pods() {
+        let metrics = Metrics::new();
+        metrics.pods.stand(Reason::Registering, 3);
+        metrics.pods.waits(Holder::Gate, Some(at(100)));
+        assert!(metrics.encode().contains("lockstep_oldest_wait_timestamp_seconds{held_by=\"gate\"} 100\n"));
+        metrics.pods.waits(Holder::Gate, None);
+        assert!(!metrics.encode().contains("held_by="));
+        metrics.pods.forget();
+        assert!(!metrics.encode().contains("lockstep_pods{"));
+    }
+}
