@@ -18,12 +18,21 @@ mod admission_checks;
 #[path = "../integration/admission_pods.rs"]
 mod admission_pods;
 mod cluster;
+#[path = "../integration/documentation_pages.rs"]
+#[expect(dead_code, reason = "those without a cluster ask for more")]
+mod documentation_pages;
+#[path = "../integration/exposed.rs"]
+#[expect(dead_code, clippy::unwrap_used, reason = "those without a cluster ask for more; a test may panic")]
+mod exposed;
 mod ground;
 #[path = "../integration/haproxy_process.rs"]
 #[allow(dead_code, clippy::unwrap_used, reason = "it is of other tests, which use the rest of it")]
 mod haproxy_process;
 mod load;
 mod outside;
+#[path = "../integration/programs.rs"]
+#[expect(clippy::unwrap_used, reason = "a test may panic")]
+mod programs;
 mod registry;
 mod stories;
 mod web;

@@ -9,6 +9,7 @@ pub(crate) mod break_glass;
 pub(crate) mod cases;
 pub(crate) mod configuration;
 pub(crate) mod deletion;
+pub(crate) mod documentation;
 pub(crate) mod end;
 pub(crate) mod findings;
 pub(crate) mod generated;
@@ -67,6 +68,8 @@ pub(crate) const ALONE: &[Story] = &[
     ("the_leader_is_killed_in_the_middle_of_a_rollout", trouble::the_leader_is_killed),
     ("lockstep_down_lets_pods_through_or_refuses_them", trouble::lockstep_is_down),
     ("without_lockstep_kubectl_alone_lets_pods_go", break_glass::without_lockstep),
+    ("the_commands_of_the_documentation_run_as_they_stand", documentation::commands),
+    ("the_dashboard_shows_a_rollout", documentation::dashboard),
     ("a_broken_configuration_is_refused_and_locks_nobody_out", configuration::a_broken_configuration),
     ("an_upgrade_keeps_what_the_program_wrote", end::an_upgrade),
     ("replicas_are_replaced_while_pods_are_created", availability::replaced_while_pods_are_created),

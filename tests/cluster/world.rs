@@ -50,6 +50,8 @@ const BOUND: &[(&str, &str, &str)] = &[
     ("interrupted", "strict", "local"),
     ("created", "strict", "local"),
     ("upgraded", "strict", "local"),
+    ("documented", "", "local"),
+    ("watched", "strict", "local"),
     ("doubled", "strict", "local"),
     ("leaving", "enabled", "local"),
 ];

@@ -1,34 +1,31 @@
 //! The page of metrics and the program name the same metrics, with the same labels.
 
+use lockstep::metrics::{Described, Metrics};
+
+use crate::documentation_pages::{hold, read};
 use crate::exposed;
 
 /// Head of the table.
 const TABLE: &str = "| name | type | labels | what it tells |\n| --- | --- | --- | --- |\n";
 
-/// The page is written anew with LOCKSTEP_ACCEPT=1.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "tests look at the environment")]
 fn the_page_has_every_metric_with_its_labels() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
-    let before = std::fs::read_to_string(page).unwrap();
-    let (intro, _) = before.split_once(TABLE).expect("the page has the table");
+    const PAGE: &str = "docs/metrics.md";
+    let page = read(PAGE);
+    let (intro, _) = page.split_once(TABLE).expect("the page has the table");
     let metrics = exposed::metrics();
     let labels = exposed::labels(&metrics.encode());
-    let row = |metric: &lockstep::metrics::Described| {
+    let row = |metric: &Described| {
         let labels = labels.get(&metric.name).unwrap_or_else(|| panic!("{} is not shown", metric.name));
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
         format!("| `{}` | {} | {} | {} |\n", metric.name, metric.kind, labels.join(", "), metric.help)
     };
-    let after = format!("{intro}{TABLE}{}", metrics.described().iter().map(row).collect::<String>());
-    if std::env::var_os("LOCKSTEP_ACCEPT").is_some() {
-        std::fs::write(page, &after).unwrap();
-    }
-    assert_eq!(before, after, "docs/metrics.md is behind the program; LOCKSTEP_ACCEPT=1 brings it up to date");
+    hold(PAGE, &format!("{intro}{TABLE}{}", metrics.described().iter().map(row).collect::<String>()));
 }
 
 #[test]
 fn what_is_set_is_exposed() {
-    let metrics = lockstep::metrics::Metrics::new();
+    let metrics = Metrics::new();
     metrics.reconcile.config_valid.set(1);
     metrics.admission.refused(413);
     let text = metrics.encode();
@@ -41,7 +38,7 @@ fn what_is_set_is_exposed() {
 /// Anybody can look the hash of a text up with `sha256sum`.
 #[test]
 fn the_hash_of_the_configuration_is_that_of_its_newest_text() {
-    let metrics = lockstep::metrics::Metrics::new();
+    let metrics = Metrics::new();
     metrics.reconcile.in_force("an earlier text");
     metrics.reconcile.in_force("abc");
     let text = metrics.encode();
