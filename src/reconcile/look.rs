@@ -16,6 +16,7 @@ use super::service::{Entry, Key, Owner};
 use crate::config::{Mode, OnUnbound, OnUnready};
 use crate::pod::PodView;
 use crate::registration::Reason;
+use crate::registration::claim::Claim;
 use crate::registration::life::{self, Life, Stage, later};
 use crate::registration::observe::{Facts, Heir, Observation, Role, Seen, Sighting, observe};
 use crate::registration::plan::plan;
@@ -96,6 +97,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let served = !entry.claims.is_empty() || entry.view.gate.as_ref().is_some_and(|gate| gate.status);
         let rules = &current.registration;
         let life = life::life(&entry.view, served, node, wall, rules.unreachable_after);
+        let shared = life.stage.live() && entry.claims.iter().any(|claim| self.rivals(uid, claim).next().is_some());
         let entry = self.pods.get_mut(uid)?;
         let view = Arc::clone(&entry.view);
         let memory = &mut entry.memory;
@@ -106,6 +108,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         memory.forced_since = forced.map(|since| since.min(wall));
         let ended = life.stage == Stage::Gone || life.forced;
         entry.ended = (ended && leads).then(|| entry.ended.unwrap_or(seq));
+        let moved = entry.claims.iter().any(|claim| !view.addresses.contains(&claim.address.ip()));
+        entry.contested = ((moved || shared) && leads).then(|| entry.contested.unwrap_or(seq));
         for binding in current.bindings_of(&view.key.namespace, |key| view.labels.get(key).map(String::as_str)) {
             entry.remember(&binding.name);
         }
@@ -175,15 +179,16 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         Facts { heir: self.heir(uid, entry, service, address), owed: term.debts.recorded(service, &key), ..facts }
     }
 
-    /// The live pod that has taken over an address that `entry` does not serve at any more.
+    /// The live pod that has taken over an address that `entry` does not serve at any more. Two live pods have no address in common:
+    /// where it looks so, one of them has ended, and which of them is doubtful until both were read.
     fn heir(&self, uid: &PodUid, entry: &Pod, service: &ServiceId, address: SocketAddr) -> Option<Heir> {
         let ip = address.ip();
         if life::live(&entry.view) && entry.view.addresses.contains(&ip) {
-            return None;
+            let claim = entry.claims.iter().find(|claim| claim.address == address && claim.service == *service)?;
+            let doubtful = |(_, rival): (&PodUid, &Pod)| !is_confirmed(entry, rival) || !is_confirmed(entry, entry);
+            return self.rivals(uid, claim).any(doubtful).then_some(Heir::Doubtful);
         }
-        self.pods
-            .at(ip)
-            .filter(|(other, pod)| *other != uid && life::live(&pod.view) && pod.view.addresses.contains(&ip))
+        self.others_at(uid, ip)
             .filter_map(|(_, pod)| {
                 let claims = pod.claims.iter().any(|claim| claim.address == address && claim.service == *service);
                 match (claims, is_confirmed(entry, pod)) {
@@ -196,14 +201,27 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             .max()
     }
 
-    /// Reads the pods that seem to have taken over an address of a pod that has ended: a watch may have lost their own end.
+    /// Live pods, but for that one, that have the address.
+    fn others_at<'a>(&'a self, uid: &'a PodUid, ip: IpAddr) -> impl Iterator<Item = (&'a PodUid, &'a Pod)> {
+        self.pods.at(ip).filter(move |(other, pod)| *other != uid && life::live(&pod.view) && pod.view.addresses.contains(&ip))
+    }
+
+    /// Other live pods that have the address of a claim, and the same claim.
+    fn rivals<'a>(&'a self, uid: &'a PodUid, claim: &'a Claim) -> impl Iterator<Item = (&'a PodUid, &'a Pod)> {
+        self.others_at(uid, claim.address.ip()).filter(|(_, pod)| pod.claims.iter().any(|other| other.same_target(claim)))
+    }
+
+    /// Reads the pods that seem to have taken over an address of a pod that has ended or moved: a watch may have lost their own end.
+    /// Where both seem to live, it may have lost that of either.
     fn confirm_heirs(&mut self, uid: &PodUid) {
-        let Some(entry) = self.pods.get(uid).filter(|entry| entry.ended.is_some() && !entry.claims.is_empty()) else { return };
+        let Some(entry) = self.pods.get(uid).filter(|entry| entry.ended.or(entry.contested).is_some()) else { return };
         let addresses: BTreeSet<IpAddr> = entry.claims.iter().map(|claim| claim.address.ip()).collect();
+        let shared = life::live(&entry.view) && entry.claims.iter().any(|claim| self.rivals(uid, claim).next().is_some());
         let doubtful: Vec<PodUid> = addresses
             .into_iter()
-            .flat_map(|ip| self.pods.at(ip).filter(move |(_, pod)| pod.view.addresses.contains(&ip)))
-            .filter(|(other, pod)| *other != uid && life::live(&pod.view) && !is_confirmed(entry, pod))
+            .flat_map(|ip| self.others_at(uid, ip))
+            .chain(shared.then_some((uid, entry)))
+            .filter(|(_, pod)| !is_confirmed(entry, pod))
             .map(|(other, _)| other.clone())
             .collect();
         for other in doubtful {
@@ -241,9 +259,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     }
 }
 
-/// Whether `heir` was read since the end of `pod` was first seen.
+/// Whether `heir` was read since it was first seen that `pod` has ended, or that its address is another's.
 fn is_confirmed(pod: &Pod, heir: &Pod) -> bool {
-    pod.ended.is_none_or(|ended| heir.confirmed > ended)
+    pod.ended.or(pod.contested).is_none_or(|since| heir.confirmed > since)
 }
 
 /// Since when the containers are gone, as far as can be known.

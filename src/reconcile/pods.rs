@@ -69,6 +69,8 @@ pub struct Entry {
     pub memory: Memory,
     /// When its end was first seen by this leader.
     pub ended: Option<Seq>,
+    /// When this leader first saw that it claims a target at an address that it does not have, or that another live pod has.
+    pub contested: Option<Seq>,
     /// Where in the order the last read of it began that found it.
     pub confirmed: Seq,
     /// A write or a read of the pod is on its way.
@@ -282,6 +284,7 @@ impl Entry {
             former: Vec::new(),
             memory: Memory::default(),
             ended: None,
+            contested: None,
             confirmed: Seq::default(),
             busy: Busy::No,
             queued: false,
@@ -305,6 +308,7 @@ impl Entry {
         self.memory.forced_since = None;
         self.memory.told = Default::default();
         self.ended = None;
+        self.contested = None;
         self.busy = Busy::No;
         self.queued = false;
         self.backoff.succeed();

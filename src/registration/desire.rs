@@ -76,7 +76,8 @@ impl TargetView {
     pub fn wants_register(&self, closed: bool) -> bool {
         use Outcome::{Accepted, NotFound, Refused, Unknown};
         let facts = &self.facts;
-        if !self.ours_to_change() || facts.traits.is_none() || facts.taken || self.must_read_first() {
+        let contested = facts.heir == Some(Heir::Doubtful);
+        if !self.ours_to_change() || facts.traits.is_none() || facts.taken || contested || self.must_read_first() {
             return false;
         }
         let draining = matches!(facts.seen, Some(Seen::Listed { state: TargetState::Draining, .. }));

@@ -235,7 +235,7 @@ pub enum Seen {
 pub enum Heir {
     /// It has the address.
     Has,
-    /// It claims the same target, as far as is known; nobody has looked since the end of this pod was seen.
+    /// It claims the same target, as far as is known; nobody has looked since the end of this pod, or that both live, was seen.
     Doubtful,
     /// It claims the same target: whatever stands there is worked off from its claim.
     Claims,
