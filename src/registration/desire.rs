@@ -86,7 +86,8 @@ impl TargetView {
         match facts.last {
             None if facts.seen.is_none() => facts.fresh_claim || closed,
             None => missing || (!here_and_ours && (closed || facts.fresh_claim)),
-            Some((Operation::Register, Accepted)) => missing,
+            // Where it was lost and came back, it is anybody's until it is registered anew; an open gate does not wait for that.
+            Some((Operation::Register, Accepted)) => missing || (facts.seen.is_some() && !here_and_ours && closed),
             Some((Operation::Register, Refused | NotFound)) => !here_and_ours,
             Some((Operation::Drain | Operation::Deregister, Refused)) => missing || (facts.seen.is_some() && !here_and_ours && closed),
             Some((Operation::Drain | Operation::Deregister, Accepted | NotFound)) => true,
