@@ -20,8 +20,7 @@ use crate::config::Configuration;
 use crate::lease::Tenure;
 use crate::names;
 use crate::pod::PodView;
-use crate::registration::Reason;
-use crate::registration::life;
+use crate::registration::{Reason, life, observe};
 
 /// Without any event, namespaces are looked through this often.
 const EVERY: Duration = Duration::from_secs(600);
@@ -96,7 +95,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         }
     }
 
-    /// A pod has our finalizer and not our label, and cannot get it back: no watch will speak of it.
+    /// A pod is ours and has lost our label, and cannot get it back: no watch will speak of it.
     pub(super) fn strayed(&mut self, pod: PodView) {
         let at = self.clock.now().after(UNWATCHED);
         let uid = pod.uid.clone();
@@ -142,7 +141,7 @@ impl<C: Cluster, K: Clock> Look<C, K> {
             let list = self.cluster.list_unmanaged(namespace, page.clone());
             let Ok(answer) = super::calls::api_limited(&self.clock, list).await else { return false };
             let candidates: Vec<UnmanagedPod> =
-                answer.pods.into_iter().filter(|pod| pod.finalizer || is_candidate(pod, &self.configuration)).collect();
+                answer.pods.into_iter().filter(|pod| pod.finalizer || pod.released || is_candidate(pod, &self.configuration)).collect();
             let adopted = futures_util::stream::iter(candidates).map(|pod| self.adopt(pod)).buffered(AT_A_TIME);
             complete &= adopted.fold(true, |all, done| async move { all && done }).await;
             match answer.next {
@@ -158,7 +157,10 @@ impl<C: Cluster, K: Clock> Look<C, K> {
             Ok(_) => return true,
             Err(_) => return false,
         };
-        if candidate.finalizer && pod.finalizer && (!life::live(&pod) || pod.released) {
+        let held = candidate.finalizer && pod.finalizer && (!life::live(&pod) || pod.released);
+        // What it has registered is swept where nobody knows of it, and owed where somebody does once it ends.
+        let serves = pod.released && !observe::claims_of(&pod).is_empty();
+        if held || serves {
             return self.inbox.send(Input::Stray(Box::new(pod))).await.is_ok();
         }
         if !life::live(&pod) || pod.released || (pod.completes && !pod.finalizer) {
