@@ -131,6 +131,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.agenda.insert((at, id.clone()));
     }
 
+    /// Sends the changes that are due; whether there may be more to do for the service.
     fn send_batch(&mut self, id: &ServiceId, now: Instant) -> bool {
         self.spare_living(id);
         let Some(cluster) = self.settings.current.as_ref().map(|current| Arc::clone(&current.cluster)) else { return false };
@@ -140,7 +141,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let Some(service) = term.services.get_mut(id) else { return false };
         let changes = service.batch(now, &capabilities, &cluster);
         if changes.is_empty() {
-            return false;
+            // All that was due was spared just now; what else the service needs is still to be seen to.
+            return true;
         }
         for change in &changes {
             let operation = change.operation.as_str();
