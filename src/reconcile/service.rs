@@ -72,6 +72,8 @@ pub struct Service {
     /// A read that is on its way, and where in the order it began.
     listing: Option<Seq>,
     blocking: Option<Seq>,
+    /// A read that waited for a change was answered while that read was on its way: it may say what is newer.
+    overtaken: bool,
     read_needed: bool,
     list_trouble: Option<Trouble>,
     last_read: Option<Instant>,
@@ -125,6 +127,7 @@ impl Service {
             reading: None,
             listing: None,
             blocking: None,
+            overtaken: false,
             read_needed: true,
             list_trouble: None,
             last_read: None,
@@ -310,6 +313,7 @@ impl Service {
             self.audit_open = true;
         }
         self.listing = Some(began);
+        self.overtaken = false;
         self.read_needed = false;
         None
     }
@@ -342,6 +346,12 @@ impl Service {
         if !(blocking || plain) || self.reading.as_ref().is_some_and(|reading| reading.began > began) {
             return Vec::new();
         }
+        let known = self.reading.as_ref().and_then(|reading| reading.index);
+        if plain && self.overtaken && listing.index < known {
+            self.read_needed = true;
+            return Vec::new();
+        }
+        self.overtaken |= blocking && self.listing.is_some();
         let reading = Reading::new(began, listing);
         let mut concerned: BTreeSet<PodUid> = self.waiting.clone();
         for (key, book) in &mut self.books {
