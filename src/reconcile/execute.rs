@@ -133,11 +133,14 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     /// takes no room: so this is asked again until there is no room, or nobody waits.
     pub(super) fn call_up_writers(&mut self) {
         let Some(term) = &mut self.term else { return };
-        let room = WRITES.saturating_sub(term.writes).min(term.write_queue.len());
-        for uid in term.write_queue.drain(..room) {
+        let mut room = WRITES.saturating_sub(term.writes);
+        while room > 0
+            && let Some(uid) = term.write_queue.pop_front()
+        {
             if let Some(entry) = self.pods.get_mut(&uid) {
                 entry.queued = false;
                 self.dirty.insert(uid);
+                room -= 1;
             }
         }
     }
