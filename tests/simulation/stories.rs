@@ -3,9 +3,9 @@
 //! A judge that cannot fail proves nothing. Each story is played by a hand that does exactly what it is told, not by the product.
 //!
 //! Invariant: every invariant of the format is broken by at least one story here, and every assertion of the grammar fails in at least one.
-//! Absent on purpose: the product, but where it reads by waiting (`blocking`).
+//! Absent on purpose: the product, but where a story is beyond the format of scenarios (`beyond`).
 
-mod blocking;
+mod beyond;
 mod expectations;
 mod hand;
 mod machine;
@@ -36,7 +36,7 @@ pub(crate) fn run_all(say: impl Fn(&str)) -> usize {
     let mut wrong: Vec<String> = STORIES.iter().filter_map(check).collect();
     wrong.extend(expectations::run_all());
     wrong.extend(machine::run_all());
-    wrong.extend(blocking::run_all());
+    wrong.extend(beyond::run_all());
     for problem in &wrong {
         say(problem);
     }
@@ -45,7 +45,7 @@ pub(crate) fn run_all(say: impl Fn(&str)) -> usize {
 
 /// How many there are.
 pub(crate) fn count() -> usize {
-    STORIES.len() + expectations::count() + machine::count() + blocking::count()
+    STORIES.len() + expectations::count() + machine::count() + beyond::count()
 }
 
 fn check(story: &Story) -> Option<String> {

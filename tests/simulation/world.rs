@@ -130,6 +130,8 @@ pub(crate) struct Noise {
     pub(crate) random: Random,
     /// A request to the API server takes up to this many milliseconds each way.
     pub(crate) latency: u64,
+    /// It takes exactly that.
+    pub(crate) steady: bool,
     /// One request in so many fails; 0: none.
     pub(crate) failures: u64,
     /// One watch event in so many comes twice; 0: none.
@@ -182,6 +184,8 @@ pub(crate) struct World {
     /// Whether the story told something that no cluster does.
     pub(crate) impossible: bool,
     pub(crate) noise: Option<Noise>,
+    /// When the wall clock jumped, and to where.
+    pub(crate) jumps: Vec<Moment>,
     pub(crate) sabotage: Option<crate::sabotage::Sabotage>,
     pub(crate) requests_now: u64,
     /// Processes that are to be paused.
@@ -256,6 +260,7 @@ impl World {
             seeded: false,
             impossible: false,
             noise: None,
+            jumps: Vec::new(),
             sabotage: None,
             requests_now: 0,
             pauses: Vec::new(),

@@ -263,6 +263,8 @@ pub(crate) fn apply(world: &mut World, setting: &Setting, step: &Step) -> Result
     } else if let Some(jump) = step.jump {
         world.record.fault("wall clock jumps");
         world.exec.jump(jump.0);
+        let moment = world.moment();
+        world.jumps.push(moment);
     }
     Ok(())
 }

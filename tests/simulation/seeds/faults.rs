@@ -96,7 +96,8 @@ pub(crate) fn tell(author: &mut Author) -> Vec<Kind> {
     }
     kinds.sort_unstable();
     let seed = author.random.next();
-    let mut noise = Noise { random: Random(seed), latency: 0, failures: 0, repeats: 0, late: 0, slow: 0, until: Duration::ZERO };
+    let mut noise =
+        Noise { random: Random(seed), latency: 0, steady: false, failures: 0, repeats: 0, late: 0, slow: 0, until: Duration::ZERO };
     for kind in &kinds {
         match kind {
             Kind::ApiSlow => noise.latency = author.pick(&[20, 200, 1500]),

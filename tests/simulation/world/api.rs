@@ -129,6 +129,7 @@ impl Api {
             let mut world = self.shared.world();
             let now = world.now;
             match world.noise.as_mut().filter(|noise| noise.latency > 0 && noise.until > now) {
+                Some(noise) if noise.steady => now + Duration::from_millis(noise.latency),
                 Some(noise) => now + Duration::from_millis(noise.random.below(noise.latency + 1)),
                 None => return,
             }

@@ -29,12 +29,13 @@ impl World {
         let Some(held) = self.meant_target(id, change) else { return };
         let Some(owner) = held.owner.as_ref().and_then(|uid| self.pod_of_uid(uid)) else { return };
         let pod = &self.pods[owner];
-        if !pod.is_live() || !self.needs_budget(pod, id, held.address) {
+        // What is sent once more has had its leave before.
+        if !pod.is_live() || !self.needs_budget(pod, id, held.address) || self.is_out(pod, id, Some(held.address)) {
             return;
         }
         let shown = &self.processes[process].shown;
         let counted = self.pods.iter().enumerate().filter(|(of, pod)| self.counts(pod, shown.get(of), id)).count();
-        let outstanding = self.pods.iter().filter(|one| one.uid != pod.uid && self.is_out(one, id)).count() + 1;
+        let outstanding = self.pods.iter().filter(|one| one.uid != pod.uid && self.is_out(one, id, None)).count() + 1;
         let threshold = self.in_force().map(|one| one.registration.panic_threshold).min().unwrap_or(100);
         let share = counted * (100 - usize::from(threshold).min(100)) / 100;
         let allowed = if counted > 1 { share.min(counted - 1) } else { share };
@@ -60,25 +61,36 @@ impl World {
         if shown.is_some_and(|shown| shown.is_live() && shown.claims_in(id) && bound_then(shown)) {
             return true;
         }
-        let recent = |at: Duration| self.now < at + GRANTED_BEFORE + self.watch_delay();
+        let recent = |at: Duration| self.is_recent(at);
         let ended = [pod.gone, pod.deleted_first.map(|one| one.at), pod.ended.filter(|_| pod.is_terminal()).map(|one| one.at)];
         let live = ended.into_iter().flatten().all(recent);
         let bound = self.in_force().any(|one| pod.looks().bindings(one).any(|binding| binding.service == *id)) || recent(pod.labelled);
-        live && bound && pod.claims.iter().any(|claim| claim.service == *id && !claim.observed)
+        let claimed = pod.dropped.get(id).copied().is_some_and(recent);
+        live && bound && (claimed || pod.claims.iter().any(|claim| claim.service == *id && !claim.observed))
     }
 
-    /// Whether the target of a live, bound pod is out of use since the product took it out.
-    fn is_out(&self, pod: &Pod, id: &ServiceId) -> bool {
+    /// Whether a grant may still be from before that.
+    fn is_recent(&self, at: Duration) -> bool {
+        self.now < at + GRANTED_BEFORE + self.watch_delay()
+    }
+
+    /// Whether the target of a live, bound pod, at that address if one is given, is out of use since the product took it out.
+    fn is_out(&self, pod: &Pod, id: &ServiceId, at: Option<SocketAddr>) -> bool {
         let serves = pod.containers_ready.status && !self.is_node_lost(pod);
         let bound = self.in_force().all(|one| pod.looks().bindings(one).any(|binding| binding.service == *id));
         if !pod.is_live() || serves || !bound {
             return false;
         }
         let Some(registry) = self.registries.get(&id.registry) else { return false };
+        // While it served again it held no grant, and others may have been granted theirs; where it did so after its own drain, that is.
+        let freed = |drained: Duration| pod.unready_since.is_some_and(|since| since > drained && self.is_recent(since));
         pod.registered.iter().any(|(one, address)| {
             one == id
                 && pod.ips.contains(&address.ip())
-                && registry.track(&id.service, &pod.uid, *address).is_some_and(|track| track.operation != Operation::Register)
+                && at.is_none_or(|at| at == *address)
+                && registry
+                    .track(&id.service, &pod.uid, *address)
+                    .is_some_and(|track| track.operation != Operation::Register && !freed(track.answered_at))
         })
     }
 }

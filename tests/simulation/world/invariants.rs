@@ -193,7 +193,7 @@ impl World {
             self.judge_finalizer(process, id);
         }
         if let Some(claims) = patch.conditions.iter().find(|one| one.type_ == names::CLAIMS) {
-            self.judge_dropped(id, claims);
+            self.judge_dropped(process, id, claims);
         }
     }
 
@@ -301,7 +301,7 @@ impl World {
             self.fail("I2", format!("{handle}: the finalizer stays until the pod is deleted or has ended"), "it was taken off");
             return;
         }
-        let held = self.still_held(id);
+        let held = self.still_held(process, id);
         if held.is_empty() {
             return;
         }
@@ -328,11 +328,11 @@ impl World {
     }
 
     /// What of a pod the registries still hold, or were not read to have let go.
-    fn still_held(&self, id: PodId) -> Vec<(ServiceId, Option<SocketAddr>, String)> {
+    fn still_held(&self, process: ProcessId, id: PodId) -> Vec<(ServiceId, Option<SocketAddr>, String)> {
         let pod = &self.pods[id];
         let mut found = Vec::new();
         for (service_id, address) in &pod.registered {
-            if let Some(why) = self.why_held(id, service_id, *address) {
+            if let Some(why) = self.why_held(process, id, service_id, *address) {
                 found.push((service_id.clone(), Some(*address), why));
             }
         }
@@ -343,20 +343,20 @@ impl World {
             };
             let stands =
                 service.targets.values().any(|held| held.address == claim.address && !self.counts_as_gone(pod, &claim.service, held.state));
-            if stands && !self.has_newer_owner(id, claim.address.ip()) {
+            if stands && !self.has_newer_owner(id, claim.address.ip()) && !self.was_read_as_gone(id, claim) {
                 found.push((claim.service.clone(), None, format!("{} still stands there", claim.address)));
             }
         }
         found
     }
 
-    fn why_held(&self, id: PodId, service_id: &ServiceId, address: SocketAddr) -> Option<String> {
+    fn why_held(&self, process: ProcessId, id: PodId, service_id: &ServiceId, address: SocketAddr) -> Option<String> {
         let pod = &self.pods[id];
         let registry = self.registries.get(&service_id.registry)?;
         let service = registry.services.get(&service_id.service)?;
         let track = registry.track(&service_id.service, &pod.uid, address);
         let told = |track: &Track| track.absent || (track.deregistered && self.accepts(service_id));
-        if track.is_some_and(told) || self.is_inherited(id, service_id, address) {
+        if track.is_some_and(told) || self.is_inherited(process, id, service_id, address) {
             return None;
         }
         let key = registry.behaviour.key(address, Some(&pod.uid));
@@ -371,7 +371,7 @@ impl World {
         if registry.behaviour.keys == TargetKeys::Address && service.targets.get(&key).is_some_and(newer) {
             return None;
         }
-        let mine = |one: &Seen| one.owner.as_ref() == Some(&pod.uid) && registry.behaviour.key(one.address, Some(&pod.uid)) == key;
+        let mine = |one: &Seen| one.owner.as_ref() == Some(&pod.uid) && one.address == address;
         let shown = service.received.iter().rev().any(|listing| {
             track.is_none_or(|track| listing.sent > track.answered.max(track.sent) && listing.sent_at >= track.answered_at)
                 && listing.snapshot.iter().filter(|one| mine(one)).all(|one| self.counts_as_gone(pod, service_id, one.state))
@@ -380,11 +380,29 @@ impl World {
     }
 
     /// Whether a live pod that has the address claims the same target, so that whatever stands there is worked off from its claim.
-    fn is_inherited(&self, id: PodId, service: &ServiceId, address: SocketAddr) -> bool {
+    /// It may have ended without the process having been shown that, which then takes its claims on itself.
+    fn is_inherited(&self, process: ProcessId, id: PodId, service: &ServiceId, address: SocketAddr) -> bool {
         let by_address = self.registries.get(&service.registry).is_some_and(|one| one.behaviour.keys == TargetKeys::Address);
         let claims = |pod: &Pod| pod.claims.iter().any(|claim| claim.service == *service && claim.address == address && !claim.observed);
-        by_address
-            && self.pods.iter().enumerate().any(|(of, pod)| of != id && pod.is_live() && pod.ips.contains(&address.ip()) && claims(pod))
+        let shown = &self.processes[process].shown;
+        let is_live = |of: PodId, pod: &Pod| pod.is_live() || (self.seeded && shown.get(&of).is_some_and(Shown::is_live));
+        let heir = |(of, pod): (PodId, &Pod)| of != id && pod.ips.contains(&address.ip()) && claims(pod) && is_live(of, pod);
+        by_address && self.pods.iter().enumerate().any(heir)
+    }
+
+    /// Whether a listing that was asked for after the pod's end did not show its observed target any more, where listings show the past:
+    /// the other controller may have put it there since, and nobody could know.
+    fn was_read_as_gone(&self, id: PodId, claim: &Claim) -> bool {
+        let pod = &self.pods[id];
+        let Some(end) = [pod.deleted_first, pod.ended].into_iter().flatten().map(|one| one.at).min() else { return false };
+        let Some(registry) = self.registries.get(&claim.service.registry).filter(|one| self.seeded && one.keeps_history) else {
+            return false;
+        };
+        let Some(service) = registry.services.get(&claim.service.service) else { return false };
+        service.received.iter().any(|listing| {
+            let mut here = at_address(&listing.snapshot, claim.address).iter();
+            listing.sent_at >= end && here.all(|one| self.counts_as_gone(pod, &claim.service, one.state))
+        })
     }
 
     /// Whether nobody could know that it is held: a change was done once more, or listings show the past.
@@ -407,7 +425,7 @@ impl World {
     }
 
     /// A6, second part: no claim is dropped while its target is held.
-    fn judge_dropped(&mut self, id: PodId, condition: &ConditionPatch) {
+    fn judge_dropped(&mut self, process: ProcessId, id: PodId, condition: &ConditionPatch) {
         let now = Condition { status: condition.status, reason: String::new(), message: condition.message.clone(), since: None };
         let kept = claims_of(Some(&now));
         let pod = &self.pods[id];
@@ -422,12 +440,15 @@ impl World {
             let held = if claim.observed {
                 service.targets.values().filter(here).any(|held| held.state != TargetState::Draining)
                     && !self.has_newer_owner(id, claim.address.ip())
+                    && !self.was_read_as_gone(id, claim)
             } else {
                 let registry = &self.registries[&claim.service.registry];
                 let holds = |held: &Held| here(&held) && !self.is_hidden(registry, held);
                 service.held_by(&pod.uid).any(holds)
             };
-            let held = held && !self.is_inherited(id, &claim.service, claim.address) && !self.owes(&claim.service, claim.address, &pod.uid);
+            let held = held
+                && !self.is_inherited(process, id, &claim.service, claim.address)
+                && !self.owes(&claim.service, claim.address, &pod.uid);
             if held {
                 found.push(claim.to_string());
             }
@@ -554,9 +575,10 @@ impl World {
         }
     }
 
-    /// Time since a moment, by the clock that went further.
+    /// Time since a moment, by the clock that went further; where the wall clock went back, from there.
     pub(super) fn since(&self, moment: Moment) -> Duration {
-        let wall = self.exec.wall().duration_since(moment.wall);
+        let back = self.jumps.iter().filter(|jump| jump.at >= moment.at).map(|jump| jump.wall).min();
+        let wall = self.exec.wall().duration_since(back.map_or(moment.wall, |back| back.min(moment.wall)));
         self.now.saturating_sub(moment.at).max(wall.try_into().unwrap_or_default())
     }
 

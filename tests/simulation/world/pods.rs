@@ -53,9 +53,13 @@ pub(crate) struct Pod {
     pub(crate) ready_since: Option<Moment>,
     /// Version in which `ContainersReady` last changed.
     pub(crate) ready_version: u64,
+    /// When it last stopped serving, on a node that was not lost.
+    pub(crate) unready_since: Option<Duration>,
     pub(crate) gate: Option<Condition>,
     pub(crate) claims_condition: Option<Condition>,
     pub(crate) claims: Vec<Claim>,
+    /// Where a claim of it was last dropped, and when.
+    pub(crate) dropped: BTreeMap<ServiceId, Duration>,
     /// Where a register of it was ever sent.
     pub(crate) registered: BTreeSet<(ServiceId, SocketAddr)>,
     /// When the object went away.
@@ -298,9 +302,11 @@ impl World {
             containers_ready: condition,
             ready_since: None,
             ready_version: 0,
+            unready_since: None,
             gate: None,
             claims_condition: None,
             claims: Vec::new(),
+            dropped: BTreeMap::new(),
             registered: BTreeSet::new(),
             gone: None,
             view: Arc::new(empty_view(&new.key, &uid)),
@@ -328,16 +334,26 @@ impl World {
         let moment = self.moment();
         let version = self.next_version();
         let was_managed = self.pods[id].is_managed();
+        let served = self.pods[id].containers_ready.status && !self.is_node_lost(&self.pods[id]);
         let pod = &mut self.pods[id];
         let gate = pod.gate.as_ref().map(|gate| gate.status);
         let finalizer = pod.finalizer;
-        let (ips, is_live, labels) = (pod.ips.clone(), pod.is_live(), pod.labels.clone());
+        let (ips, is_live, labels, claims) = (pod.ips.clone(), pod.is_live(), pod.labels.clone(), pod.claims.clone());
         write(pod, moment);
         if pod.labels != labels {
             pod.labelled = moment.at;
         }
         pod.version = version;
         settle(pod, moment);
+        if served && !pod.containers_ready.status {
+            pod.unready_since = Some(moment.at);
+        }
+        if pod.deletion.is_some_and(|deletion| deletion.grace_seconds == 0) && !pod.reported_gone() {
+            pod.forced.get_or_insert(moment);
+        }
+        for claim in claims.iter().filter(|claim| !pod.claims.contains(claim)) {
+            pod.dropped.insert(claim.service.clone(), moment.at);
+        }
         pod.view = Arc::new(pod.look());
         let now_gate = pod.gate.as_ref().map(|gate| gate.status);
         let now_finalizer = pod.finalizer;
@@ -386,16 +402,12 @@ impl World {
 
     /// Deletes a pod through the API.
     pub(crate) fn delete(&mut self, id: PodId, grace: Option<Duration>) {
-        let wall = self.exec.wall();
         self.change(id, |pod, moment| {
             let wanted = grace.unwrap_or(pod.grace);
             let wanted = if pod.node.is_none() || pod.is_terminal() { Duration::ZERO } else { wanted };
             let first = *pod.deleted_first.get_or_insert(moment);
             let seconds = i64::try_from(wanted.as_secs()).unwrap_or(i64::MAX);
             let seconds = pod.deletion.map_or(seconds, |deletion| deletion.grace_seconds.min(seconds));
-            if seconds == 0 && pod.forced.is_none() && !pod.reported_gone() {
-                pod.forced = Some(Moment { at: moment.at, wall });
-            }
             let at = first.wall.saturating_add(jiff::SignedDuration::from_secs(seconds)).unwrap_or(first.wall);
             pod.deletion = Some(Deletion { at, grace_seconds: seconds });
         });

@@ -393,12 +393,15 @@ impl World {
     /// A registry does a change once more, unasked.
     pub(super) fn repeat(&mut self, repeat: &Repeat) {
         self.record.fault("change done twice");
-        let before = self.meant_target(&repeat.at, &repeat.change).map(|held| (held.owner, held.address));
+        let before = self.meant_target(&repeat.at, &repeat.change);
         let _ = self.effect(&repeat.at, &repeat.change);
         let (behaviour, service) = self.service(&repeat.at);
         let key = behaviour.key(repeat.change.address, Some(&repeat.change.uid));
         if let Some(held) = service.targets.get_mut(&key)
-            && before.is_none_or(|(owner, address)| owner != held.owner || address != held.address)
+            && repeat.change.operation == Operation::Register
+            && before.is_none_or(|before| {
+                before.owner != held.owner || before.address != held.address || before.state != held.state || before.deregistering
+            })
         {
             held.repeated = true;
         }

@@ -1,0 +1,133 @@
+//! The product in stories for which the format of scenarios has no word: registries that answer blocking reads, a slow API server.
+//!
+//! A blocking read is under way most of the time, so whatever waits for calls to end must not wait for it; and a slow API server makes
+//! writes wait for each other, and a renewal of the Lease come late.
+//!
+//! Invariant: played by the product itself, under every invariant of the scenarios.
+//! Absent on purpose: how a driver asks for such a read (`registry`).
+
+use std::time::Duration;
+
+use crate::executor::Random;
+use crate::product;
+use crate::scenario::grammar::Scenario;
+use crate::scenario::line;
+use crate::scenario::run::{Conditions, play};
+use crate::world::Noise;
+
+/// What is beyond the format in a story.
+#[derive(Clone, Copy)]
+enum Beyond {
+    /// Registries can answer blocking reads.
+    Blocking,
+    /// So can they, and the API server answers that many milliseconds late.
+    SlowApi(u64),
+}
+
+/// Name, what is beyond the format, steps and expectations.
+const STORIES: &[(&str, Beyond, &str)] = &[
+    (
+        "a blocking read brings the acknowledgement when it is there",
+        Beyond::Blocking,
+        "registries: {sim: {activeAfter: 7s}}
+steps:
+  - {at: 10s, create: {pod: web, ip: 10.0.0.5, containersReady: true}}
+expect:
+  - {during: 11s..16s, pod: web, gate: \"False\"}
+  - {by: 17100ms, since: 10s, pod: web, gate: \"True\"}
+  - {during: 11s..16s, registry: sim, service: web, requests: {list: {atMost: 1}}}
+",
+    ),
+    (
+        "a leader that stops does not wait for a blocking read",
+        Beyond::Blocking,
+        "replicas: 2
+registries: {sim: {activeAfter: never}}
+steps:
+  - {at: 10s, create: {pod: web, ip: 10.0.0.5, containersReady: true}}
+  - {at: 30s, replica: {name: a, do: stop}}
+expect:
+  - {during: 12s..29s, leader: a, pod: web, gate: \"False\"}
+  - {by: 32s, since: 30s, leader: b}
+",
+    ),
+    (
+        // The plain read at 20 s describes that moment and takes 2 s; the one that waits is answered in between.
+        "a plain read does not take back what a read that waited has shown since",
+        Beyond::Blocking,
+        "config:
+  bindings:
+    - {name: web, namespaces: [shop], podSelector: {matchLabels: {app: web}}, registry: sim, service: web, port: 8080, mode: observe}
+registries: {sim: {latency: 2s}}
+steps:
+  - {at: 10s, create: {pod: web, ip: 10.0.0.5, containersReady: true}}
+  - {at: 20s, delete: {pod: web, grace: 0s}}
+  - {at: 20500ms, registry: {name: sim, latency: 0s}}
+  - {at: 21s, registry: {name: sim, adds: [{address: 10.0.0.5}]}}
+expect:
+  - {during: 20s..40s, pod: web, finalizer: true, claims: [\"sim/web 10.0.0.5:8080 observed\"]}
+",
+    ),
+    (
+        // 64 writes are on their way. Those that wait behind them have no use for their turn any more when it comes.
+        "turns to write that nobody needs any more are passed on",
+        Beyond::SlowApi(1000),
+        "steps:
+  - {at: 30s, create: {pod: first, count: 64, ip: 10.0.0.10}}
+  - {at: 30s, create: {pod: idle, count: 100, ip: 10.0.1.10}}
+  - {at: 30500ms, update: {pod: \"idle-*\", released: true}}
+  - {at: 30600ms, create: {pod: last, count: 40, ip: 10.0.2.10}}
+expect:
+  - {at: 30900ms, pod: \"last-*\", gate: absent}
+  - {by: 60s, since: 30s, pod: \"last-*\", gate: \"False\"}
+",
+    ),
+    (
+        // The Lease is renewed at 15.4 s; the next attempt that gets through begins at 22.1 s, before that runs out, and is answered at
+        // 23 s, after. The acknowledgement comes between the two.
+        "a write that a late renewal of the Lease held back is made up for",
+        Beyond::SlowApi(900),
+        "registries: {sim: {activeAfter: 12700ms}}
+steps:
+  - {at: 10s, create: {pod: web, ip: 10.0.0.5, containersReady: true}}
+  - {at: 17s, cut: {replica: a, for: 5s}}
+expect:
+  - {at: 22800ms, pod: web, gate: \"False\"}
+  - {by: 30s, since: 22s, pod: web, gate: \"True\"}
+  - {at: 120s, metrics: {\"lockstep_pod_writes_total{outcome=unsent}\": 1}}
+",
+    ),
+];
+
+/// How many there are.
+pub(super) fn count() -> usize {
+    STORIES.len()
+}
+
+/// Runs all; what is wrong.
+pub(super) fn run_all() -> Vec<String> {
+    let check =
+        |(name, beyond, text): &(&str, Beyond, &str)| check(*beyond, text).err().map(|problem| format!("story `{name}`: {problem}"));
+    STORIES.iter().filter_map(check).collect()
+}
+
+fn check(beyond: Beyond, text: &str) -> Result<(), String> {
+    let text = format!("name: story\nwhy: A story of the simulation's own checks, played by the product.\ncovers: [ready]\n{text}");
+    let scenario = Scenario::parse(&text)?;
+    let ran = play(&scenario, &beyond.conditions(), product::launch);
+    let world = ran.shared.world();
+    if world.failures.is_empty() { Ok(()) } else { Err(world.failures.iter().map(line).collect::<Vec<_>>().join("; ")) }
+}
+
+impl Beyond {
+    fn conditions(self) -> Conditions {
+        let noise = match self {
+            Self::Blocking => None,
+            Self::SlowApi(latency) => {
+                let until = Duration::MAX;
+                Some(Noise { random: Random(0), latency, steady: true, failures: 0, repeats: 0, late: 0, slow: 0, until })
+            }
+        };
+        Conditions { noise, blocking: true, ..Conditions::default() }
+    }
+}
