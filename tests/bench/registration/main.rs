@@ -21,12 +21,19 @@ mod stage;
 #[path = "../report.rs"]
 mod table;
 
+use std::env;
 use std::process::ExitCode;
 
 use cluster::Cluster;
 use ground::Entered;
 use report::Report;
 use stage::Stage;
+
+/// A measurement.
+type Phase = fn(&Stage, &mut Report);
+
+/// The measurements; some of them alone with `cargo bench --bench registration -- NAME`.
+const PHASES: &[(&str, Phase)] = &[("pace", phases::pace), ("storm", phases::storm), ("many", phases::many)];
 
 fn main() -> ExitCode {
     match ground::enter(0) {
@@ -38,9 +45,11 @@ fn main() -> ExitCode {
         Entered::Inside(ground) => {
             let stage = Stage::set(Cluster::connect(ground));
             let mut report = Report::default();
-            phases::pace(&stage, &mut report);
-            phases::storm(&stage, &mut report);
-            phases::many(&stage, &mut report);
+            for (name, measure) in PHASES {
+                if env::args().skip(1).all(|argument| argument.starts_with('-')) || env::args().any(|argument| argument == *name) {
+                    measure(&stage, &mut report);
+                }
+            }
             report.print();
             ExitCode::SUCCESS
         }

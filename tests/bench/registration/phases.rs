@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -29,6 +29,9 @@ const WARMING: &str = "200ms";
 const AT_ONCE: usize = 64 + 16;
 /// Nothing here takes longer on a machine that works.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// Before that is over, those that are still waited for are told by name, but no more than so many.
+const LAST_LOOK: Duration = Duration::from_secs(10);
+const TOLD: usize = 5;
 /// MiB by which two runs of the same differ.
 const NOISE: f64 = 2.0;
 /// Memory that has not grown for so many looks a second apart has settled.
@@ -54,7 +57,7 @@ pub(crate) fn pace(stage: &Stage, report: &mut Report) {
         }
         writes.join_all().await;
     });
-    let opened = await_gates(&life, CROWD);
+    let opened = await_gates(stage, &life, &crowd);
     let ready = times(&life.writes(), |write| !write.ours && write.resource == "pods/status");
     let active = seen.end();
     let waits = |from: &dyn Fn(&str) -> f64| opened.iter().map(|(name, at)| (at - from(name)) * 1e3).collect::<Vec<f64>>();
@@ -83,7 +86,7 @@ pub(crate) fn storm(stage: &Stage, report: &mut Report) {
     let audit = stage.audit();
     let begun = now();
     stage.cluster.runtime.block_on(stage.kubelet.ready_all(&crowd));
-    await_gates(&audit, CROWD);
+    await_gates(stage, &audit, &crowd);
     let recorded = await_quiet(&audit);
     replica.kill();
     let storm = last(&recorded) - begun;
@@ -299,7 +302,7 @@ fn probe(stage: &Stage, probes: &mut impl Iterator<Item = Pod>) {
         stage.kubelet.create(std::slice::from_ref(&pod)).await;
         stage.kubelet.ready(&pod).await;
     });
-    await_gates(&audit, 1);
+    await_gates(stage, &audit, std::slice::from_ref(&pod));
 }
 
 /// Seconds from the end of a leader until the next one has opened the gate of a pod that became ready meanwhile.
@@ -308,7 +311,7 @@ fn takeover(stage: &Stage, pod: &Pod, end: impl FnOnce()) -> f64 {
     let begun = now();
     end();
     stage.cluster.runtime.block_on(stage.kubelet.ready(pod));
-    await_gates(&audit, 1)[&pod.name] - begun
+    await_gates(stage, &audit, std::slice::from_ref(pod))[&pod.name] - begun
 }
 
 fn settled(replica: &crate::stage::Replica) -> (f64, f64) {
@@ -336,12 +339,24 @@ fn listed(stage: &Stage) -> Vec<Value> {
     (0..SERVICES).filter_map(list).flatten().collect()
 }
 
-/// When each gate was opened, once so many are.
-fn await_gates(audit: &Audit, count: usize) -> HashMap<String, f64> {
+/// When each gate was opened, once all are; what the API server says of those that are not, should they stay closed.
+fn await_gates(stage: &Stage, audit: &Audit, crowd: &[Pod]) -> HashMap<String, f64> {
+    let begun = Instant::now();
     eventually("gates are open", PATIENCE, || {
         let opened = times(&audit.writes(), Write::opens_gate);
-        if opened.len() >= count { Ok(opened) } else { Err(format!("{} of {count}", opened.len())) }
+        let closed: Vec<&Pod> = crowd.iter().filter(|pod| !opened.contains_key(&pod.name)).collect();
+        if closed.is_empty() {
+            return Ok(opened);
+        }
+        let last = begun.elapsed() + LAST_LOOK >= PATIENCE;
+        let told: Vec<String> = closed.iter().take(if last { TOLD } else { 0 }).map(|pod| conditions(stage, pod)).collect();
+        Err(format!("{} of {}; {}", opened.len(), crowd.len(), told.join("; ")))
     })
+}
+
+fn conditions(stage: &Stage, pod: &Pod) -> String {
+    let arguments = ["get", "pod", &pod.name, "--namespace", crate::stage::NAMESPACE, "-o", "jsonpath={.status.conditions}"];
+    format!("{}: {}", pod.name, stage.cluster.kubectl(&arguments))
 }
 
 /// All writes, once no further ones follow.
