@@ -21,7 +21,7 @@ pub struct PodView {
     /// Version of the object.
     pub resource_version: String,
     /// Labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Labels,
     /// The record annotation, as it stands.
     pub record: Option<String>,
     /// Whether the released annotation is there.
@@ -55,6 +55,10 @@ pub struct PodView {
     /// Our claims' condition.
     pub claims: Option<Condition>,
 }
+
+/// Labels in order of their keys: a map of a few short texts would take several times their room.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labels(Box<[(Box<str>, Box<str>)]>);
 
 /// The owner that controls a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,4 +126,19 @@ pub struct Condition {
     pub message: String,
     /// `lastTransitionTime`.
     pub since: Option<jiff::Timestamp>,
+}
+
+impl Labels {
+    /// The value of a label.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        let place = self.0.binary_search_by(|(known, _)| (**known).cmp(key)).ok()?;
+        self.0.get(place).map(|(_, value)| &**value)
+    }
+}
+
+impl<K: Into<Box<str>>, V: Into<Box<str>>> FromIterator<(K, V)> for Labels {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(labels: I) -> Self {
+        let ordered: BTreeMap<Box<str>, Box<str>> = labels.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
+        Self(ordered.into_iter().collect())
+    }
 }

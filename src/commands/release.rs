@@ -233,7 +233,7 @@ impl Outcome {
 /// Whether nothing of ours holds the pod: neither its start nor its end.
 fn is_free(pod: &PodView) -> bool {
     let gate_open = !pod.gated || pod.gate.as_ref().is_some_and(|gate| gate.status);
-    let ours = pod.finalizer || pod.gated || pod.labels.contains_key(names::MANAGED_LABEL);
+    let ours = pod.finalizer || pod.gated || pod.labels.get(names::MANAGED_LABEL).is_some();
     !ours || (!pod.finalizer && gate_open && pod.released)
 }
 

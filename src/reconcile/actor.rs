@@ -431,7 +431,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
 
 /// Whether a pod carries our managed label.
 pub(super) fn is_labelled(pod: &PodView) -> bool {
-    pod.labels.get(names::MANAGED_LABEL).is_some_and(|value| value == names::MANAGED_VALUE)
+    pod.labels.get(names::MANAGED_LABEL) == Some(names::MANAGED_VALUE)
 }
 
 /// The part of a selection that an input came by.

@@ -110,7 +110,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         entry.ended = (ended && leads).then(|| entry.ended.unwrap_or(seq));
         let moved = entry.claims.iter().any(|claim| !view.addresses.contains(&claim.address.ip()));
         entry.contested = ((moved || shared) && leads).then(|| entry.contested.unwrap_or(seq));
-        for binding in current.bindings_of(&view.key.namespace, |key| view.labels.get(key).map(String::as_str)) {
+        for binding in current.bindings_of(&view.key.namespace, |key| view.labels.get(key)) {
             entry.remember(&binding.name);
         }
         Some(life)

@@ -33,9 +33,11 @@ const FORMER: usize = 16;
 /// The managed pods.
 #[derive(Debug, Default)]
 pub struct Pods {
-    entries: BTreeMap<PodUid, Entry>,
+    /// Boxed, since a node of the map keeps room for as many as it has not.
+    entries: BTreeMap<PodUid, Box<Entry>>,
     by_key: BTreeMap<PodKey, PodUid>,
-    by_address: BTreeMap<IpAddr, BTreeSet<PodUid>>,
+    /// Nearly always one.
+    by_address: BTreeMap<IpAddr, Vec<PodUid>>,
     by_node: BTreeMap<Arc<str>, BTreeSet<PodUid>>,
     graves: BTreeMap<PodUid, Instant>,
     mourned: VecDeque<Mourned>,
@@ -157,7 +159,7 @@ impl Pods {
             }
             None => {
                 let record = Record::read(view.record.as_deref());
-                self.entries.insert(uid.clone(), Entry::new(view, record, claims));
+                self.entries.insert(uid.clone(), Box::new(Entry::new(view, record, claims)));
             }
         }
         self.index(&uid);
@@ -176,7 +178,7 @@ impl Pods {
             self.graves.clear();
         }
         self.graves.insert(uid.clone(), now);
-        Some((entry, neighbours))
+        Some((*entry, neighbours))
     }
 
     /// Remembers a pod that went away while this process did not lead: maybe nobody did.
@@ -205,12 +207,12 @@ impl Pods {
 
     /// The pod of that UID.
     pub fn get(&self, uid: &PodUid) -> Option<&Entry> {
-        self.entries.get(uid)
+        self.entries.get(uid).map(Box::as_ref)
     }
 
     /// The pod of that UID.
     pub fn get_mut(&mut self, uid: &PodUid) -> Option<&mut Entry> {
-        self.entries.get_mut(uid)
+        self.entries.get_mut(uid).map(Box::as_mut)
     }
 
     /// The UID of the pod of that name.
@@ -225,12 +227,12 @@ impl Pods {
 
     /// All pods.
     pub fn iter(&self) -> impl Iterator<Item = (&PodUid, &Entry)> {
-        self.entries.iter()
+        self.entries.iter().map(|(uid, entry)| (uid, &**entry))
     }
 
     /// All pods.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&PodUid, &mut Entry)> {
-        self.entries.iter_mut()
+        self.entries.iter_mut().map(|(uid, entry)| (uid, &mut **entry))
     }
 
     /// Pods on a node.
@@ -240,7 +242,8 @@ impl Pods {
 
     /// Pods that have the address or claim a target at it.
     pub fn at(&self, address: IpAddr) -> impl Iterator<Item = (&PodUid, &Entry)> {
-        self.by_address.get(&address).into_iter().flatten().filter_map(|uid| self.entries.get_key_value(uid))
+        let known = |uid| self.entries.get_key_value(uid).map(|(uid, entry)| (uid, &**entry));
+        self.by_address.get(&address).into_iter().flatten().filter_map(known)
     }
 
     /// Pods at one of the addresses that the pod has or claims, but for itself.
@@ -253,7 +256,7 @@ impl Pods {
     fn index(&mut self, uid: &PodUid) {
         let Some(entry) = self.entries.get(uid) else { return };
         for address in entry.addresses() {
-            self.by_address.entry(address).or_default().insert(uid.clone());
+            self.by_address.entry(address).or_insert_with(|| Vec::with_capacity(1)).push(uid.clone());
         }
         if let Some(node) = &entry.view.node {
             self.by_node.entry(Arc::clone(node)).or_default().insert(uid.clone());
@@ -264,10 +267,20 @@ impl Pods {
     fn unindex(&mut self, uid: &PodUid) {
         let Some(entry) = self.entries.get(uid) else { return };
         for address in entry.addresses() {
-            drop_from(&mut self.by_address, &address, uid);
+            if let Some(uids) = self.by_address.get_mut(&address) {
+                uids.retain(|one| one != uid);
+                if uids.is_empty() {
+                    self.by_address.remove(&address);
+                }
+            }
         }
-        if let Some(node) = &entry.view.node {
-            drop_from(&mut self.by_node, node, uid);
+        if let Some(node) = &entry.view.node
+            && let Some(uids) = self.by_node.get_mut(node)
+        {
+            uids.remove(uid);
+            if uids.is_empty() {
+                self.by_node.remove(node);
+            }
         }
         if self.by_key.get(&entry.view.key) == Some(uid) {
             self.by_key.remove(&entry.view.key);
@@ -343,13 +356,4 @@ pub fn version_is_older(version: &str, than: &str) -> bool {
 
 fn is_older(view: &PodView, than: &PodView) -> bool {
     version_is_older(&view.resource_version, &than.resource_version)
-}
-
-fn drop_from<K: Ord + Clone>(index: &mut BTreeMap<K, BTreeSet<PodUid>>, key: &K, uid: &PodUid) {
-    if let Some(uids) = index.get_mut(key) {
-        uids.remove(uid);
-        if uids.is_empty() {
-            index.remove(key);
-        }
-    }
 }

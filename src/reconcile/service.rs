@@ -65,7 +65,8 @@ pub struct Service {
     pub orphans: BTreeMap<Key, u8>,
     audit_due: Instant,
     audit_open: bool,
-    books: BTreeMap<Key, Book>,
+    /// Boxed, since a node of the map keeps room for as many as it has not.
+    books: BTreeMap<Key, Box<Book>>,
     queued: BTreeSet<Key>,
     sent: Option<Vec<(Key, Operation)>>,
     reading: Option<Reading>,
@@ -142,7 +143,7 @@ impl Service {
                 book.owner = entry.owner;
             }
             None => {
-                self.books.insert(key.clone(), Book::new(entry));
+                self.books.insert(key.clone(), Box::new(Book::new(entry)));
             }
         }
     }
@@ -185,7 +186,7 @@ impl Service {
 
     /// The entries that the last read showed, with where in the order it began.
     pub fn last_listing(&self) -> Option<(Seq, impl Iterator<Item = &Listed>)> {
-        self.reading.as_ref().map(|reading| (reading.began, reading.listed.values().flatten()))
+        self.reading.as_ref().map(|reading| (reading.began, reading.all()))
     }
 
     /// Queues a change; one of the same target that has not left is replaced.

@@ -298,7 +298,7 @@ pub fn observe(sighting: &Sighting<'_>, mut facts: impl FnMut(&ServiceId, Socket
     Observation {
         released: pod.released,
         gated: pod.gated,
-        labelled: pod.labels.get(names::MANAGED_LABEL).is_some_and(|value| value == names::MANAGED_VALUE),
+        labelled: pod.labels.get(names::MANAGED_LABEL) == Some(names::MANAGED_VALUE),
         finalizer: pod.finalizer,
         gate: pod.gate.clone(),
         claims: pod.claims.clone(),
@@ -372,7 +372,7 @@ struct Want<'a> {
 }
 
 fn selecting<'a>(pod: &'a PodView, configuration: &'a Configuration) -> impl Iterator<Item = &'a Binding> {
-    configuration.bindings_of(&pod.key.namespace, |key| pod.labels.get(key).map(String::as_str))
+    configuration.bindings_of(&pod.key.namespace, |key| pod.labels.get(key))
 }
 
 /// The targets that `selected` want of `pod`, and the bindings that cannot have one.
@@ -453,7 +453,7 @@ fn policy<'a>(sighting: &Sighting<'a>, claim: &Claim, want: Option<&Want<'a>>) -
     want.map(|want| want.binding).or_else(|| {
         let pod = sighting.pod;
         let mut of_service = sighting.configuration.bindings.iter().filter(|binding| binding.service == claim.service);
-        let selects = |binding: &&Binding| binding.selects(&pod.key.namespace, |key| pod.labels.get(key).map(String::as_str));
+        let selects = |binding: &&Binding| binding.selects(&pod.key.namespace, |key| pod.labels.get(key));
         of_service.clone().find(selects).or_else(|| of_service.next())
     })
 }

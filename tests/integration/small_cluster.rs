@@ -56,7 +56,7 @@ impl SmallCluster {
             key: PodKey::new("shop", name),
             uid: PodUid::new(format!("uid-of-{name}")),
             resource_version: String::new(),
-            labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+            labels: labels.into_iter().collect(),
             record: None,
             released: false,
             finalizer: true,

@@ -377,7 +377,7 @@ fn view(Pod { metadata: Object(mut meta), spec: Object(spec), status: Object(sta
         node: spec.node_name.0.filter(|name| !name.is_empty()).map(Arc::from),
         key: key(meta.namespace, meta.name),
         uid: PodUid::new(meta.uid.owned()),
-        labels: meta.labels.0,
+        labels: meta.labels.0.into_iter().collect(),
     }
 }
 
@@ -496,7 +496,7 @@ mod tests {
         assert_eq!(pod.key, PodKey::new("shop", "web-6fb4c8fc88-nn2cr"));
         assert_eq!(pod.uid.as_str(), "81159174-a90e-485f-9b05-26b08b337c4f");
         assert_eq!(pod.resource_version, "324");
-        assert_eq!(pod.labels["app"], "web");
+        assert_eq!(pod.labels.get("app"), Some("web"));
         assert!(pod.record.unwrap().starts_with("{\"version\":1"));
         assert!(pod.finalizer && pod.gated && !pod.released);
         assert_eq!(pod.controller.unwrap().kind, "ReplicaSet");

@@ -3,9 +3,6 @@
 //! Invariant: a target is told from another's at the same address by its stamp, where there are stamps.
 //! Absent on purpose: whether the read counts for a target (`service`, `book`).
 
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
-
 use super::{Key, Seq};
 use crate::registration::observe::Seen;
 use crate::registry::{Listed, Listing};
@@ -15,22 +12,27 @@ use crate::target::TargetState;
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) began: Seq,
-    pub(super) listed: BTreeMap<SocketAddr, Vec<Listed>>,
+    /// In order of address.
+    listed: Vec<Listed>,
     pub(super) index: Option<u64>,
 }
 
 impl Reading {
     pub(super) fn new(began: Seq, listing: Listing) -> Self {
-        let mut listed: BTreeMap<SocketAddr, Vec<Listed>> = BTreeMap::new();
-        for one in listing.targets {
-            listed.entry(one.address).or_default().push(one);
-        }
+        let mut listed = listing.targets;
+        listed.sort_by_key(|one| one.address);
+        listed.shrink_to_fit();
         Self { began, listed, index: listing.index }
+    }
+
+    /// All of it.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Listed> {
+        self.listed.iter()
     }
 
     /// What it says of a target. `observes`: whoever owns it counts.
     pub(super) fn look(&self, key: &Key, stamps: bool, observes: bool) -> Seen {
-        let Some(here) = self.listed.get(&key.address) else { return Seen::Absent };
+        let here = self.at(key);
         let ours = |one: &&Listed| one.stamp.as_ref().is_some_and(|stamp| stamp.uid == key.uid);
         let best = |state: TargetState| match state {
             TargetState::Active => 3,
@@ -44,6 +46,13 @@ impl Reading {
     /// Whether a target that is not of our cluster stands at the target's address.
     pub(super) fn taken(&self, key: &Key, cluster: &str) -> bool {
         let foreign = |one: &Listed| one.stamp.as_ref().is_none_or(|stamp| stamp.uid != key.uid && &*stamp.cluster != cluster);
-        self.listed.get(&key.address).is_some_and(|here| here.iter().any(foreign))
+        self.at(key).iter().any(foreign)
+    }
+
+    /// What stands at the target's address.
+    fn at(&self, key: &Key) -> &[Listed] {
+        let from = self.listed.partition_point(|one| one.address < key.address);
+        let rest = self.listed.get(from..).unwrap_or_default();
+        rest.get(..rest.partition_point(|one| one.address == key.address)).unwrap_or_default()
     }
 }

@@ -5,14 +5,14 @@
 //! Invariant: judging changes nothing but the list of failures and the exceptions that must have been counted.
 //! Absent on purpose: expectations of one story (`judge`), the drain budget (`budget`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep::config::{Ack, Binding, Configuration, Family, Mode, OnDrainTimeout, OnGateTimeout, Port};
 use lockstep::names;
-use lockstep::pod::{Condition, ContainerPort, Phase, PodView};
+use lockstep::pod::{Condition, ContainerPort, Labels, Phase, PodView};
 use lockstep::reconcile::cluster::{ConditionPatch, PodPatch, Presence};
 use lockstep::registry::{Change, DrainKind, GoneWhen, Operation, TargetKeys};
 use lockstep::target::{PodUid, ServiceId, TargetState};
@@ -619,7 +619,7 @@ impl Exceptions {
 /// A pod, as far as bindings ask.
 pub(crate) struct Looks<'a> {
     namespace: &'a str,
-    labels: &'a BTreeMap<String, String>,
+    labels: &'a Labels,
     ips: &'a [IpAddr],
     ports: Vec<&'a ContainerPort>,
 }
@@ -646,7 +646,7 @@ impl Pod {
     /// As it truly is.
     pub(crate) fn looks(&self) -> Looks<'_> {
         let ports = self.containers.iter().filter(|one| one.counts()).flat_map(|one| &one.ports).collect();
-        Looks { namespace: &self.key.namespace, labels: &self.labels, ips: &self.ips, ports }
+        Looks { namespace: &self.key.namespace, labels: &self.view.labels, ips: &self.ips, ports }
     }
 }
 
@@ -654,7 +654,7 @@ impl<'a> Looks<'a> {
     /// The bindings of a configuration that select it.
     pub(crate) fn bindings<'c>(&self, configuration: &'c Configuration) -> impl Iterator<Item = &'c Binding> + use<'a, 'c> {
         let (namespace, labels) = (self.namespace, self.labels);
-        configuration.bindings.iter().filter(move |binding| binding.selects(namespace, |key| labels.get(key).map(String::as_str)))
+        configuration.bindings.iter().filter(move |binding| binding.selects(namespace, |key| labels.get(key)))
     }
 
     /// Where the target of a binding is on it.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep::names;
-use lockstep::pod::{Condition, ContainerPort, ContainerView, Deletion, Owner, Phase, PodView};
+use lockstep::pod::{Condition, ContainerPort, ContainerView, Deletion, Labels, Owner, Phase, PodView};
 use lockstep::target::{PodKey, PodUid, ServiceId};
 
 use super::invariants::Claim;
@@ -218,7 +218,7 @@ impl Pod {
             key: self.key.clone(),
             uid: self.uid.clone(),
             resource_version: self.version.to_string(),
-            labels: self.labels.clone(),
+            labels: self.labels.clone().into_iter().collect(),
             record: self.annotations.get(names::RECORD_ANNOTATION).cloned(),
             released: self.annotations.contains_key(names::RELEASED_ANNOTATION),
             finalizer: self.finalizer,
@@ -475,7 +475,7 @@ fn empty_view(key: &PodKey, uid: &PodUid) -> PodView {
         key: key.clone(),
         uid: uid.clone(),
         resource_version: String::new(),
-        labels: BTreeMap::new(),
+        labels: Labels::default(),
         record: None,
         released: false,
         finalizer: false,
