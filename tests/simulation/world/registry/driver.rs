@@ -172,7 +172,7 @@ impl Registry for SimRegistry {
 }
 
 impl SimRegistry {
-    /// Whether a deliberate fault keeps a call back: after each failure for four times as long.
+    /// Whether a deliberate fault keeps a call back: after each failure for six times as long.
     fn rests(&self) -> bool {
         self.sabotage == Some(Sabotage::RetriesUncapped) && self.shared.exec.now() < lock(&self.rest).1
     }
@@ -181,7 +181,7 @@ impl SimRegistry {
     fn answered(&self, well: bool) {
         let mut rest = lock(&self.rest);
         let failures = if well { 0 } else { rest.0.saturating_add(1).min(6) };
-        let pause = Duration::from_secs(if well { 0 } else { 4_u64.pow(failures) });
+        let pause = Duration::from_secs(if well { 0 } else { 6_u64.pow(failures) });
         *rest = (failures, self.shared.exec.now() + pause);
     }
 
