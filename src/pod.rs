@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::registration::record::Record;
 use crate::target::{PodKey, PodUid};
 
 /// A pod, trimmed.
@@ -22,8 +23,8 @@ pub struct PodView {
     pub resource_version: String,
     /// Labels.
     pub labels: Labels,
-    /// The record annotation, as it stands.
-    pub record: Option<String>,
+    /// What the record annotation says.
+    pub record: Record,
     /// Whether the released annotation is there.
     pub released: bool,
     /// Whether our finalizer is there.

@@ -73,7 +73,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     /// Tells what admission found on a pod, to whoever looks at its owner.
     pub(super) fn tell_findings(&mut self, uid: &PodUid) {
         let (Some(entry), Some(term)) = (self.pods.get(uid), &mut self.term) else { return };
-        for finding in entry.record.findings.iter().filter_map(|code| Finding::of_code(code)) {
+        for finding in entry.view.record.findings.iter().filter_map(|code| Finding::of_code(code)) {
             term.events.tell_finding(&entry.view, finding);
         }
     }

@@ -157,7 +157,6 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let term = self.term.as_ref()?;
         let sighting = Sighting {
             pod: &entry.view,
-            record: &entry.record,
             claims: &entry.claims,
             former: &entry.former,
             configuration,

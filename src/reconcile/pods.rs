@@ -18,7 +18,6 @@ use crate::registration::Reason;
 use crate::registration::claim::Claim;
 use crate::registration::observe::{Memory, Told, claims_of};
 use crate::registration::plan::Notice;
-use crate::registration::record::Record;
 use crate::target::{PodKey, PodUid, ServiceId};
 
 /// How long the UID of a pod that is gone is remembered: longer than any event is late.
@@ -61,8 +60,6 @@ pub struct Mourned {
 pub struct Entry {
     /// The pod.
     pub view: Arc<PodView>,
-    /// Its record.
-    pub record: Record,
     /// Its claims.
     pub claims: Vec<Claim>,
     /// Bindings that selected it at some time.
@@ -151,15 +148,11 @@ impl Pods {
         match self.entries.get_mut(&uid) {
             Some(entry) => {
                 self.ungated -= usize::from(!entry.view.gated);
-                if entry.view.record != view.record {
-                    entry.record = Record::read(view.record.as_deref());
-                }
                 entry.claims = claims;
                 entry.view = view;
             }
             None => {
-                let record = Record::read(view.record.as_deref());
-                self.entries.insert(uid.clone(), Box::new(Entry::new(view, record, claims)));
+                self.entries.insert(uid.clone(), Box::new(Entry::new(view, claims)));
             }
         }
         self.index(&uid);
@@ -289,10 +282,9 @@ impl Pods {
 }
 
 impl Entry {
-    fn new(view: Arc<PodView>, record: Record, claims: Vec<Claim>) -> Self {
+    fn new(view: Arc<PodView>, claims: Vec<Claim>) -> Self {
         Self {
             view,
-            record,
             claims,
             former: Vec::new(),
             memory: Memory::default(),

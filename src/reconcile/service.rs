@@ -353,9 +353,10 @@ impl Service {
             return Vec::new();
         }
         self.overtaken |= blocking && self.listing.is_some();
-        let reading = Reading::new(began, listing);
+        let mut reading = Reading::new(began, listing);
         let mut concerned: BTreeSet<PodUid> = self.waiting.clone();
         for (key, book) in &mut self.books {
+            reading.share(key);
             let look = |reading: &Reading| (reading.began > book.settled).then(|| reading.look(key, stamps, book.observes));
             let (before, after) = (self.reading.as_ref().and_then(look), look(&reading));
             if before != after {

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use super::claim::{self, Claim};
 use super::life::Life;
 use super::reason::Reason;
-use super::record::Record;
 use crate::config::{Ack, Binding, Configuration, Family, Mode, OnUnbound, OnUnready, Port, Registration};
 use crate::names;
 use crate::pod::{Condition, PodView};
@@ -23,8 +22,6 @@ use crate::target::{ServiceId, TargetState};
 pub struct Sighting<'a> {
     /// The pod.
     pub pod: &'a PodView,
-    /// Its record.
-    pub record: &'a Record,
     /// Its claims.
     pub claims: &'a [Claim],
     /// Names of the bindings that are known to have selected it before.
@@ -308,7 +305,7 @@ pub fn observe(sighting: &Sighting<'_>, mut facts: impl FnMut(&ServiceId, Socket
         targets,
         ready_since: pod.containers_ready.as_ref().filter(|condition| condition.status).and_then(|condition| condition.since),
         deletion: pod.deletion.map(|deletion| deletion.at),
-        grace_cut: grace_cut(pod, sighting.record),
+        grace_cut: grace_cut(pod),
         memory: sighting.memory,
         debts_full: sighting.debts_full,
         rules: sighting.configuration.registration.clone(),
@@ -429,7 +426,7 @@ fn role(sighting: &Sighting<'_>, claim: &Claim, selected: &[&Binding], wanted: &
 /// The policy goes with a binding that is deleted; where several bindings speak of the service, the one that keeps wins.
 fn unbound_policy(sighting: &Sighting<'_>, service: &ServiceId) -> OnUnbound {
     let mut speaking = sighting.configuration.bindings.iter().filter(|binding| binding.service == *service).peekable();
-    let known = |name: &Arc<str>| sighting.former.contains(name) || sighting.record.bindings.contains(name);
+    let known = |name: &Arc<str>| sighting.former.contains(name) || sighting.pod.record.bindings.contains(name);
     let still_there = sighting.configuration.bindings.iter().any(|binding| binding.service == *service && known(&binding.name));
     if still_there && speaking.peek().is_some() && speaking.all(|binding| binding.on_unbound == OnUnbound::Deregister) {
         OnUnbound::Deregister
@@ -458,8 +455,8 @@ fn policy<'a>(sighting: &Sighting<'a>, claim: &Claim, want: Option<&Want<'a>>) -
     })
 }
 
-fn grace_cut(pod: &PodView, record: &Record) -> Option<GraceCut> {
+fn grace_cut(pod: &PodView) -> Option<GraceCut> {
     let given = pod.deletion?.grace_seconds;
-    let needed = record.sleep_seconds?;
+    let needed = pod.record.sleep_seconds?;
     (given > 0 && given < needed).then_some(GraceCut { given, needed })
 }

@@ -17,6 +17,7 @@ use lockstep::reconcile::cluster::{
     Stored, UnmanagedPage,
 };
 use lockstep::reconcile::tokio_clock::TokioClock;
+use lockstep::registration::record::Record;
 use lockstep::target::{PodKey, PodUid};
 use tokio::sync::{mpsc, watch};
 
@@ -57,7 +58,7 @@ impl SmallCluster {
             uid: PodUid::new(format!("uid-of-{name}")),
             resource_version: String::new(),
             labels: labels.into_iter().collect(),
-            record: None,
+            record: Record::default(),
             released: false,
             finalizer: true,
             gated: true,

@@ -22,6 +22,7 @@ use super::loose::{Flag, List, Maybe, Number, Object, Text, Texts};
 use crate::names;
 use crate::pod::{Condition, ContainerPort, ContainerView, Deletion, Owner, Phase, PodView};
 use crate::reconcile::cluster::{ApiError, NodeView, UnmanagedPod};
+use crate::registration::record::Record;
 use crate::target::{PodKey, PodUid};
 
 /// What the API server assumes where a deletion does not name its grace period.
@@ -355,11 +356,11 @@ struct ClientConfig<'a> {
     service: Object<Metadata<'a>>,
 }
 
-fn view(Pod { metadata: Object(mut meta), spec: Object(spec), status: Object(status) }: Pod<'_>) -> PodView {
+fn view(Pod { metadata: Object(meta), spec: Object(spec), status: Object(status) }: Pod<'_>) -> PodView {
     let controller = meta.owner_references.0.into_iter().map(|owner| owner.0).find(|owner| owner.controller.0);
     PodView {
         resource_version: meta.resource_version.owned(),
-        record: meta.annotations.0.remove(names::RECORD_ANNOTATION),
+        record: Record::read(meta.annotations.0.get(names::RECORD_ANNOTATION).map(String::as_str)),
         released: meta.annotations.0.contains_key(names::RELEASED_ANNOTATION),
         finalizer: meta.finalizers.0.iter().any(|finalizer| finalizer.is(names::FINALIZER)),
         gated: spec.readiness_gates.0.iter().any(|gate| gate.0.condition_type.is(names::GATE)),
@@ -497,7 +498,7 @@ mod tests {
         assert_eq!(pod.uid.as_str(), "81159174-a90e-485f-9b05-26b08b337c4f");
         assert_eq!(pod.resource_version, "324");
         assert_eq!(pod.labels.get("app"), Some("web"));
-        assert!(pod.record.unwrap().starts_with("{\"version\":1"));
+        assert!(!pod.record.bindings.is_empty());
         assert!(pod.finalizer && pod.gated && !pod.released);
         assert_eq!(pod.controller.unwrap().kind, "ReplicaSet");
         assert_eq!(pod.deletion, None);

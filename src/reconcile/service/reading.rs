@@ -3,6 +3,8 @@
 //! Invariant: a target is told from another's at the same address by its stamp, where there are stamps.
 //! Absent on purpose: whether the read counts for a target (`service`, `book`).
 
+use std::sync::Arc;
+
 use super::{Key, Seq};
 use crate::registration::observe::Seen;
 use crate::registry::{Listed, Listing};
@@ -20,6 +22,7 @@ pub(super) struct Reading {
 impl Reading {
     pub(super) fn new(began: Seq, listing: Listing) -> Self {
         let mut listed = listing.targets;
+        share_clusters(&mut listed);
         listed.sort_by_key(|one| one.address);
         listed.shrink_to_fit();
         Self { began, listed, index: listing.index }
@@ -28,6 +31,15 @@ impl Reading {
     /// All of it.
     pub(super) fn all(&self) -> impl Iterator<Item = &Listed> {
         self.listed.iter()
+    }
+
+    /// Keeps one text of the target's UID, the one in `key`.
+    pub(super) fn share(&mut self, key: &Key) {
+        let from = self.listed.partition_point(|one| one.address < key.address);
+        let rest = self.listed.get_mut(from..).unwrap_or_default().iter_mut().take_while(|one| one.address == key.address);
+        for stamp in rest.filter_map(|one| one.stamp.as_mut()).filter(|stamp| stamp.uid == key.uid) {
+            stamp.uid = key.uid.clone();
+        }
     }
 
     /// What it says of a target. `observes`: whoever owns it counts.
@@ -54,5 +66,16 @@ impl Reading {
         let from = self.listed.partition_point(|one| one.address < key.address);
         let rest = self.listed.get(from..).unwrap_or_default();
         rest.get(..rest.partition_point(|one| one.address == key.address)).unwrap_or_default()
+    }
+}
+
+/// Stamps of one cluster keep one text of its name.
+fn share_clusters(listed: &mut [Listed]) {
+    let mut last: Option<Arc<str>> = None;
+    for stamp in listed.iter_mut().filter_map(|one| one.stamp.as_mut()) {
+        match &last {
+            Some(known) if *known == stamp.cluster => stamp.cluster = Arc::clone(known),
+            _ => last = Some(Arc::clone(&stamp.cluster)),
+        }
     }
 }

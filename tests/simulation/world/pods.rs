@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use lockstep::names;
 use lockstep::pod::{Condition, ContainerPort, ContainerView, Deletion, Labels, Owner, Phase, PodView};
+use lockstep::registration::record::Record;
 use lockstep::target::{PodKey, PodUid, ServiceId};
 
 use super::invariants::Claim;
@@ -219,7 +220,7 @@ impl Pod {
             uid: self.uid.clone(),
             resource_version: self.version.to_string(),
             labels: self.labels.clone().into_iter().collect(),
-            record: self.annotations.get(names::RECORD_ANNOTATION).cloned(),
+            record: Record::read(self.annotations.get(names::RECORD_ANNOTATION).map(String::as_str)),
             released: self.annotations.contains_key(names::RELEASED_ANNOTATION),
             finalizer: self.finalizer,
             gated: self.spec.gated,
@@ -476,7 +477,7 @@ fn empty_view(key: &PodKey, uid: &PodUid) -> PodView {
         uid: uid.clone(),
         resource_version: String::new(),
         labels: Labels::default(),
-        record: None,
+        record: Record::default(),
         released: false,
         finalizer: false,
         gated: false,
