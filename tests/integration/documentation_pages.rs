@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 pub(crate) const OFFLINE: [&str; 2] = ["docs/beside-others.md", "docs/drain-delays.md"];
 /// Pages whose commands are run on a real cluster, in this order; every runbook besides.
 pub(crate) const ON_A_CLUSTER: [&str; 3] = ["docs/install.md", "docs/upgrading.md", "docs/troubleshooting.md"];
-/// Pages with a story of their own, and one whose command is the measurement that it speaks of.
-pub(crate) const ELSEWHERE: [&str; 2] = ["docs/without-lockstep.md", "docs/zero-loss.md"];
+/// A namespace leaves, then the cluster: the first block by the story of the pages, the second by that of the uninstall.
+pub(crate) const REMOVING: &str = "docs/removing.md";
+/// Pages whose commands other stories run, and one whose command is the measurement that it speaks of.
+pub(crate) const ELSEWHERE: [&str; 3] = [REMOVING, "docs/without-lockstep.md", "docs/zero-loss.md"];
 /// Where the runbooks are.
 pub(crate) const RUNBOOKS: &str = "docs/runbooks";
 
@@ -47,6 +49,11 @@ pub(crate) fn blocks(page: &str) -> Vec<Block> {
         }
     }
     blocks
+}
+
+/// The commands of a page, in its order.
+pub(crate) fn commands(page: &str) -> Vec<String> {
+    blocks(&read(page)).into_iter().filter(|block| block.language == "sh").map(|block| block.text).collect()
 }
 
 /// The runbooks, by name.

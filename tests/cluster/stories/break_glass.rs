@@ -8,14 +8,15 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::cluster::eventually;
+use crate::documentation_pages::commands;
 use crate::stories::{SOON, await_none, carries_finalizer, exit_code, holds, living, name, seen};
 use crate::world::{self, World};
 
 const NAMESPACE: &str = "broken";
-const PAGE: &str = include_str!("../../../docs/without-lockstep.md");
+const PAGE: &str = "docs/without-lockstep.md";
 
 pub(crate) fn without_lockstep(world: &World) {
-    let commands = commands();
+    let commands = commands(PAGE);
     let [create, list, targets, open, let_go, let_all_go] = &commands[..] else { panic!("the page has six commands: {commands:#?}") };
     let pods = held(world);
     let [gated, deleted, more] = &pods[..] else { panic!("three pods: {pods:?}") };
@@ -79,12 +80,6 @@ fn back(world: &World) {
 
 fn scale(world: &World, replicas: &str) {
     world.cluster.kubectl(&["scale", "deployment/lockstep", "--namespace", world::NAMESPACE, "--replicas", replicas]);
-}
-
-/// The commands of the page, in its order.
-fn commands() -> Vec<String> {
-    let blocks = PAGE.split("```sh\n").skip(1);
-    blocks.map(|block| block.split("```").next().expect("a split has a first part").to_owned()).collect()
 }
 
 fn run(world: &World, command: &str, pod: &str) -> String {

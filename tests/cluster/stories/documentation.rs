@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use crate::cluster::eventually;
-use crate::documentation_pages::{ON_A_CLUSTER, blocks, read, runbooks};
+use crate::documentation_pages::{self, ON_A_CLUSTER, REMOVING, runbooks};
 use crate::exposed::{self, unanswered};
-use crate::stories::{SOON, await_active, await_ready, await_rolled, condition, living, name};
+use crate::stories::{SOON, await_active, await_ready, await_rolled, carries_finalizer, condition, living, name, seen};
 use crate::world::{self, World};
 
 const NAMESPACE: &str = "documented";
@@ -30,15 +30,24 @@ pub(crate) fn commands(world: &World) {
     await_ready(world, NAMESPACE, 2);
     let mut printed = String::new();
     for page in ON_A_CLUSTER.iter().map(|page| (*page).to_owned()).chain(runbooks()) {
-        for block in blocks(&read(&page)).into_iter().filter(|block| block.language == "sh") {
+        for command in documentation_pages::commands(&page) {
             let pod = living(world, NAMESPACE).last().map(|pod| name(pod).to_owned()).expect("two pods live");
-            printed += &world.cluster.shell(&block.text, &[("NAMESPACE", NAMESPACE), ("POD", &pod)]);
+            printed += &world.cluster.shell(&command, &[("NAMESPACE", NAMESPACE), ("POD", &pod)]);
         }
     }
     let pods = await_active(world, NAMESPACE, 2);
     assert!(pods.iter().all(|pod| condition(pod, "lockstep.dev/registered").is_some()), "the first page prepared them");
     let hash = printed.split("lockstep_config_info{hash=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a page shows it");
     assert!(printed.lines().any(|line| line == hash), "the page's own sum is the hash that replicas show: {hash}");
+
+    let leave = documentation_pages::commands(REMOVING).remove(0);
+    world.cluster.shell(&leave, &[("NAMESPACE", NAMESPACE)]);
+    await_rolled(world, NAMESPACE, "deployment");
+    eventually("no pod is left that was prepared", SOON, || {
+        let pods = world.cluster.pods(NAMESPACE, "app=web");
+        let prepared: Vec<String> = pods.iter().filter(|pod| carries_finalizer(pod)).map(seen).collect();
+        if prepared.is_empty() { Ok(()) } else { Err(prepared.join("; ")) }
+    });
 }
 
 pub(crate) fn dashboard(world: &World) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::cluster::eventually;
+use crate::documentation_pages::{REMOVING, commands};
 use crate::stories::{SOON, await_ready, holds, living, seen, uid};
 use crate::world::{self, NAMESPACE, World};
 
@@ -78,8 +79,9 @@ pub(crate) fn an_uninstall(world: &World) {
 
     let hooks = world.cluster.run("helm", &["get", "hooks", "lockstep", "--namespace", NAMESPACE], "");
     let hooks: Vec<Value> = serde_saphyr::from_multiple(&hooks).expect("helm prints YAML");
-    let output = world.cluster.attempt("helm", &["uninstall", "lockstep", "--namespace", NAMESPACE, "--wait", "--timeout", "2m"], "");
-    assert!(output.status.success(), "helm uninstall: {}", String::from_utf8_lossy(&output.stderr));
+    let uninstall = commands(REMOVING).pop().expect("the page ends with it");
+    assert!(uninstall.starts_with("helm uninstall lockstep "), "{uninstall}");
+    world.cluster.shell(&uninstall, &[]);
 
     world.cluster.kubectl(&["rollout", "status", "deployment/web", "--namespace", "leaving", "--timeout", "60s"]);
     let pods = await_ready(world, "leaving", 3);
