@@ -49,42 +49,37 @@ pub enum Place {
 
 /// Every right that `serve` needs.
 pub const RULES: &[Rule] = &[
-    cluster("", "pods", &["get", "list", "watch"], &[], "no pod is registered"),
-    cluster("", "pods/status", &["patch"], &[], "no gate opens and no finalizer goes"),
-    cluster("", "nodes", &["list", "watch"], &[], "lost nodes go unnoticed, and no pod is prepared"),
-    cluster("", "namespaces", &["list", "watch"], &[], "pods that ran before the opt-in are not adopted"),
-    cluster("", "events", &["create", "patch"], &[], "nobody is told of findings and trouble"),
-    cluster(
+    rule("", "pods", &["get", "list", "watch"], &[], "no pod is registered"),
+    rule("", "pods/status", &["patch"], &[], "no gate opens and no finalizer goes"),
+    rule("", "nodes", &["list", "watch"], &[], "lost nodes go unnoticed, and no pod is prepared"),
+    rule("", "namespaces", &["list", "watch"], &[], "pods that ran before the opt-in are not adopted"),
+    rule("", "events", &["create", "patch"], &[], "nobody is told of findings and trouble"),
+    rule(
         "admissionregistration.k8s.io",
         "mutatingwebhookconfigurations",
         &["list", "watch", "patch"],
         &[names::WEBHOOK_CONFIGURATION],
         "API servers do not trust the webhook",
     ),
-    cluster(
+    rule(
         "admissionregistration.k8s.io",
         "validatingwebhookconfigurations",
         &["list", "watch", "patch"],
         &[names::WEBHOOK_CONFIGURATION],
         "a bad configuration is not refused when it is applied",
     ),
-    own("", "configmaps", &["list", "watch"], &[names::CONFIG_MAP], "there is no configuration"),
-    own(
+    rule("", "configmaps", &["list", "watch"], &[names::CONFIG_MAP], "there is no configuration").at(Place::Own),
+    rule(
         "",
         "configmaps",
         &["get", "patch"],
         &[names::DEBTS_CONFIG_MAP, names::LAST_GOOD_CONFIG_MAP],
         "debts are lost, and a restart does not survive a bad configuration",
-    ),
-    Rule {
-        group: "",
-        resource: "secrets",
-        verbs: &["get", "list", "watch", "patch"],
-        names: &[names::CERTIFICATE_SECRET],
-        place: Place::OwnCertificate,
-        without: "there is no certificate to serve",
-    },
-    own("coordination.k8s.io", "leases", &["get", "patch"], &[names::LEASE], "no replica reconciles"),
+    )
+    .at(Place::Own),
+    rule("", "secrets", &["get", "list", "watch", "patch"], &[names::CERTIFICATE_SECRET], "there is no certificate to serve")
+        .at(Place::OwnCertificate),
+    rule("coordination.k8s.io", "leases", &["get", "patch"], &[names::LEASE], "no replica reconciles").at(Place::Own),
 ];
 
 /// Asks for every right, says which are missing, and counts them.
@@ -106,7 +101,8 @@ pub async fn review(api: Api, namespace: String, own_certificate: bool, metrics:
     metrics.missing_rights.set(missing);
 }
 
-const fn cluster(
+/// A rule that holds in the whole cluster.
+const fn rule(
     group: &'static str,
     resource: &'static str,
     verbs: &'static [&'static str],
@@ -116,14 +112,10 @@ const fn cluster(
     Rule { group, resource, verbs, names, place: Place::Cluster, without }
 }
 
-const fn own(
-    group: &'static str,
-    resource: &'static str,
-    verbs: &'static [&'static str],
-    names: &'static [&'static str],
-    without: &'static str,
-) -> Rule {
-    Rule { group, resource, verbs, names, place: Place::Own, without }
+impl Rule {
+    const fn at(self, place: Place) -> Self {
+        Self { place, ..self }
+    }
 }
 
 /// One verb on one object, or on all of a kind.
