@@ -80,6 +80,7 @@ pub(crate) const ALONE: &[Story] = &[
     ("the_api_server_is_restarted_in_the_middle_of_a_rollout", trouble::the_api_server_restarts),
     ("nobody_is_owed_anything", end::no_debt_is_left),
     ("an_uninstall_in_the_middle_leaves_no_pod_held", end::an_uninstall),
+    ("helm_3_leads_from_the_first_chart_to_this_one_and_back", installs::from_the_first_chart),
 ];
 
 /// Told only where it is asked for (`--ignored`): it takes half an hour.

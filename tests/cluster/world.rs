@@ -12,6 +12,8 @@ use crate::cluster::Cluster;
 use crate::outside::{BACKENDS, Outside, PLAIN};
 use crate::registry::{Beside, Registry};
 
+/// The chart.
+pub(crate) const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/lockstep");
 /// Namespace of Lockstep.
 pub(crate) const NAMESPACE: &str = "lockstep-system";
 /// Seconds that every injected pod sleeps: a drain delay of 1 s and a margin of 2 s.
@@ -54,6 +56,7 @@ const BOUND: &[(&str, &str, &str)] = &[
     ("watched", "strict", "local"),
     ("doubled", "strict", "local"),
     ("leaving", "enabled", "local"),
+    ("first", "strict", "local"),
 ];
 
 /// Namespace that a binding selects, but that is not opted in.
@@ -144,8 +147,7 @@ impl World {
 
 /// Runs helm on our chart with those values.
 pub(crate) fn helm(cluster: &Cluster, verb: &[&str], values: &Value) -> Output {
-    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/lockstep");
-    let rest = ["lockstep", chart, "--namespace", NAMESPACE, "--values", "-", "--wait", "--timeout", "2m"];
+    let rest = ["lockstep", CHART, "--namespace", NAMESPACE, "--values", "-", "--wait", "--timeout", "2m"];
     cluster.attempt("helm", &[verb, &rest].concat(), &values.to_string())
 }
 

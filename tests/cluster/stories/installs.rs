@@ -80,9 +80,38 @@ pub(crate) fn doubled(world: &World) {
     world.cluster.kubectl(&["delete", "namespace", SECOND, "--timeout", "60s"]);
 }
 
+pub(crate) fn from_the_first_chart(world: &World) {
+    let first = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/first-chart.tgz");
+    // Where this story is told by itself, Lockstep is still there.
+    helm3(world, &["uninstall", "lockstep", "--ignore-not-found", "--wait"], "");
+    helm3(world, &["install", "lockstep", first, "--values", "-", "--wait"], &world.values().to_string());
+    world.cluster.apply(&[world::deployment("first", 2)]);
+    let before = await_active(world, "first", 2);
+
+    helm3(world, &["upgrade", "lockstep", world::CHART, "--reset-then-reuse-values", "--wait"], "");
+    assert!(await_active(world, "first", 2).iter().zip(&before).all(|(now, then)| uid(now) == uid(then)), "an upgrade ends no pod");
+    roll(world, "first", "deployment");
+    await_active(world, "first", 2);
+
+    helm3(world, &["rollback", "lockstep", "1", "--wait"], "");
+    roll(world, "first", "deployment");
+    await_active(world, "first", 2);
+
+    helm3(world, &["upgrade", "lockstep", world::CHART, "--values", "-", "--wait"], &world.values().to_string());
+    delete_workload(world, "first", "deployment");
+    await_clean(world, "first");
+    helm3(world, &["uninstall", "lockstep", "--wait"], "");
+    let names = world.cluster.kubectl(&["get", "mutatingwebhookconfigurations,clusterroles", "-o", "name"]);
+    assert!(!names.contains("lockstep"), "left behind: {names}");
+}
+
+/// Runs helm 3, as many still do; it must go well.
+fn helm3(world: &World, arguments: &[&str], input: &str) {
+    world.cluster.run("helm3", &[arguments, &["--namespace", NAMESPACE, "--timeout", "2m"]].concat(), input);
+}
+
 fn second(world: &World, verb: &[&str]) -> std::process::Output {
-    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/lockstep");
-    let rest = ["lockstep-second", chart, "--namespace", SECOND, "--values", "-"];
+    let rest = ["lockstep-second", world::CHART, "--namespace", SECOND, "--values", "-"];
     world.cluster.attempt("helm", &[verb, &rest].concat(), &second_values(world).to_string())
 }
 
