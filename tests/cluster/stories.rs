@@ -77,6 +77,7 @@ pub(crate) const ALONE: &[Story] = &[
     ("a_second_installation_is_refused_and_one_by_force_does_no_harm", installs::doubled),
     ("nothing_that_lockstep_asked_for_was_forbidden", end::no_request_was_forbidden),
     ("every_right_of_lockstep_was_used", end::no_right_is_spare),
+    ("no_secret_is_told_by_anything_that_lockstep_says", end::no_secret_is_told),
     ("the_api_server_is_restarted_in_the_middle_of_a_rollout", trouble::the_api_server_restarts),
     ("nobody_is_owed_anything", end::no_debt_is_left),
     ("an_uninstall_in_the_middle_leaves_no_pod_held", end::an_uninstall),

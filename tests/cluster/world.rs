@@ -16,6 +16,8 @@ use crate::registry::{Beside, Registry};
 pub(crate) const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/lockstep");
 /// Namespace of Lockstep.
 pub(crate) const NAMESPACE: &str = "lockstep-system";
+/// A secret that every workload carries in the clear, as many do.
+pub(crate) const PASSWORD: &str = "correct-horse-battery-staple";
 /// Seconds that every injected pod sleeps: a drain delay of 1 s and a margin of 2 s.
 pub(crate) const SLEEP: i64 = 3;
 /// Grace period that every workload asks for.
@@ -196,6 +198,7 @@ fn pod_spec() -> Value {
         "terminationGracePeriodSeconds": GRACE,
         "containers": [{
             "name": "web", "image": "app:test", "imagePullPolicy": "Never",
+            "env": [{ "name": "PASSWORD", "value": PASSWORD }],
             "ports": [{ "name": "http", "containerPort": 8080 }],
             // Patient, so that a busy machine makes no pod unready.
             "readinessProbe": { "httpGet": { "path": "/", "port": "http" }, "periodSeconds": 1, "timeoutSeconds": 10 },

@@ -5,11 +5,13 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use crate::cluster::eventually;
 use crate::documentation_pages::{REMOVING, commands};
-use crate::stories::{SOON, await_ready, holds, living, seen, uid};
+use crate::stories::{SOON, await_ready, holds, living, name, seen, uid};
 use crate::world::{self, NAMESPACE, World};
 
 pub(crate) fn an_upgrade(world: &World) {
@@ -54,6 +56,44 @@ pub(crate) fn no_right_is_spare(world: &World) {
     let roles = [role(world, "clusterrole", "lockstep"), role(world, "role", "lockstep")];
     let unused = unused(roles.iter().flat_map(rights).collect(), &lines);
     assert!(unused.is_empty(), "rights that nothing has used so far: {unused:#?}");
+}
+
+pub(crate) fn no_secret_is_told(world: &World) {
+    let read = |arguments: &[&str]| world.cluster.kubectl(arguments);
+    let of_secret = |name: &str, key: &str| {
+        let text = read(&["get", "secret", name, "--namespace", NAMESPACE, "-o", &format!("jsonpath={{.data.{key}}}")]);
+        String::from_utf8(STANDARD.decode(text).expect("Secrets are base64")).expect("it is text")
+    };
+    let key = |name: &str| of_secret("lockstep-certificate", name).lines().nth(1).expect("a key has lines").to_owned();
+    let secrets = [
+        ("a workload's environment", world::PASSWORD.to_owned()),
+        ("the registry's token", of_secret("lockstep-registry-token", "token")),
+        ("the CA's key", key(r"ca\.key")),
+        ("the certificate's key", key(r"tls\.key")),
+    ];
+
+    let pods = world.cluster.pods(NAMESPACE, "app.kubernetes.io/name=lockstep");
+    let metrics = pods.iter().map(|pod| {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{}:8080/proxy/metrics", name(pod));
+        // The chart's registry has none.
+        (path.clone(), String::from_utf8_lossy(&world.cluster.attempt("kubectl", &["get", "--raw", &path], "").stdout).into_owned())
+    });
+    let selector = "app.kubernetes.io/name=lockstep";
+    let told = [
+        ("logs", read(&["logs", "--namespace", NAMESPACE, "--selector", selector, "--prefix", "--tail", "-1"])),
+        ("events", read(&["get", "events", "--all-namespaces", "-o", "json"])),
+        ("configmaps", read(&["get", "configmaps", "--namespace", NAMESPACE, "-o", "json"])),
+        ("statuses", read(&["get", "pods", "--all-namespaces", "-o", "jsonpath={.items[*].status}"])),
+        ("records", read(&["get", "pods", "--all-namespaces", "-o", "jsonpath={.items[*].metadata}"])),
+    ];
+    let told: Vec<(String, String)> = told.into_iter().map(|(what, text)| (what.to_owned(), text)).chain(metrics).collect();
+    let of_lockstep = |text: &str| text.contains("lockstep");
+    assert!(told.iter().filter(|(_, text)| of_lockstep(text)).count() >= 6, "Lockstep has spoken everywhere");
+    for (what, secret) in secrets {
+        assert!(secret.len() > 16, "{what} is long enough to be found by itself");
+        let found: Vec<&str> = told.iter().filter(|(_, text)| text.contains(&secret)).map(|(place, _)| place.as_str()).collect();
+        assert!(found.is_empty(), "{what} is told in {found:?}");
+    }
 }
 
 pub(crate) fn no_debt_is_left(world: &World) {
