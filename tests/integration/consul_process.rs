@@ -52,10 +52,17 @@ impl Consul {
         one
     }
 
-    /// One of two that need each other; the first waits for the other.
-    pub(crate) fn start_of_two(other: Option<&Self>) -> Self {
-        let join = other.map(|other| json!([format!("127.0.0.1:{}", other.ports.serf)])).unwrap_or(json!([]));
-        let name = if other.is_some() { "second" } else { "first" };
+    /// The first of two that need each other; it waits for the other.
+    pub(crate) fn start_of_two() -> Self {
+        Self::server("first", &json!([]))
+    }
+
+    /// Another server beside it; names are unique among servers, or Consul takes one of them for an impostor.
+    pub(crate) fn join(&self, name: &str) -> Self {
+        Self::server(name, &json!([format!("127.0.0.1:{}", self.ports.serf)]))
+    }
+
+    fn server(name: &str, join: &Value) -> Self {
         Self::launch(&json!({"bootstrap_expect": 2, "retry_join": join, "retry_interval": "200ms", "node_name": name}), &["-server"], false)
     }
 
