@@ -8,8 +8,10 @@
 //! - a request that is tried again on a server that does not answer is no session of it: 2.6.12 crashes where the server is deleted then (six
 //!   removals of dead servers under load were enough; none of 220 that were drained before, none of 224 that had rested six seconds);
 //! - `shutdown sessions server` cuts a running request;
-//! - dynamic servers need a dynamic balance algorithm, take nothing of `default-server`, and are lost at a reload; slots of a
-//!   `server-template` keep address and state through one, given a state file;
+//! - dynamic servers need a dynamic balance algorithm, take nothing of `default-server`, and are lost at a reload;
+//! - slots of a `server-template` keep port, weight and state through a reload, given a state file, but their address only where the line
+//!   has a host name and `init-addr last`: from `127.0.0.1:1` all of them come back as 127.0.0.1 with the port of their pod;
+//! - what is changed between the writing of the state file and the end of the old process is lost by the reload, and answered as done;
 //! - a `stats socket` takes `ssl crt …` in its line without an error and speaks plain text all the same; a `listen` section in tcp mode
 //!   with `server … unix@/path` of the socket speaks TLS;
 //! - no server shows who put it there, except in the name of a dynamic server.
@@ -25,6 +27,7 @@ mod backend;
 mod instances;
 mod name;
 mod runtime;
+mod slots;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -39,6 +42,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::backend::{Owner, Phase, Server, Steps};
 use self::instances::{Instances, Reached};
+use self::slots::Slots;
 use crate::config::{HaproxyBackend, HaproxyConfig, Servers};
 use crate::reconcile::OpenError;
 use crate::registry::text::bounded;
@@ -62,8 +66,7 @@ pub struct Haproxy {
     instances: Instances,
     /// One call at a time in a backend: a call decides from what it read.
     turns: Mutex<HashMap<Arc<str>, Arc<tokio::sync::Mutex<()>>>>,
-    /// Shares of slots that are not in use yet; what HAProxy itself knows of a slot is its configured weight.
-    shares: Mutex<HashMap<(Arc<str>, SocketAddr), u16>>,
+    slots: Slots,
 }
 
 /// A target, as far as processes can agree on it.
@@ -74,7 +77,7 @@ impl Haproxy {
     pub fn new(config: &HaproxyConfig, registry: &Arc<str>, cluster: &Arc<str>, credentials: &Path) -> Result<Self, OpenError> {
         let instances = Instances::new(config, registry, credentials)?;
         let backends = config.backends.clone();
-        Ok(Self { cluster: cluster.clone(), backends, instances, turns: Mutex::default(), shares: Mutex::default() })
+        Ok(Self { cluster: cluster.clone(), backends, instances, turns: Mutex::default(), slots: Slots::default() })
     }
 
     /// The same, showing in `gauge` how many processes are counted out.
@@ -95,6 +98,13 @@ impl Haproxy {
         let turn = timeout_at(deadline, turn.lock_owned()).await.map_err(busy)?;
         let mut reached =
             timeout_at(deadline, self.instances.reach(service, &self.cluster, deadline)).await.map_err(|_| CallError::Timeout)??;
+        let forgetful = |one: &Reached| one.fresh && one.backend.forgets_slots();
+        if self.backend(service).servers == Servers::Template && reached.iter().any(forgetful) {
+            tracing::warn!(
+                service = &**service,
+                "the slots lose their addresses at a reload, since their server-template line has no host name"
+            );
+        }
         self.look_after(&mut reached, service).await?;
         self.instances.alike(&reached, service);
         Ok((reached, turn))
@@ -106,8 +116,7 @@ impl Haproxy {
         let cluster = &self.cluster;
         let looking = reached.iter_mut().map(|one| {
             let mut all = self.agree(one, &agreed, service);
-            let share = |address| self.shares.lock().unwrap_or_else(PoisonError::into_inner).get(&(service.clone(), address)).copied();
-            all.extend(one.backend.upkeep(service, share));
+            all.extend(one.backend.upkeep(service, |address| self.slots.share(service, address)));
             async move {
                 if all.is_empty() {
                     return Ok(());
@@ -123,7 +132,7 @@ impl Haproxy {
     }
 
     /// Steps that bring the servers of one process to what was agreed.
-    fn agree(&self, one: &Reached, agreed: &BTreeMap<Key, Agreed>, service: &str) -> Vec<Steps> {
+    fn agree(&self, one: &Reached, agreed: &BTreeMap<Key, Agreed>, service: &Arc<str>) -> Vec<Steps> {
         let config = self.backend(service);
         let mut all = Vec::new();
         let own: BTreeMap<Key, &Server> = ours(one).collect();
@@ -138,8 +147,11 @@ impl Haproxy {
             }
         }
         if one.fresh {
-            // It kept what the others have let go meanwhile; where there are no others, everything it has was agreed.
-            let left = own.iter().filter(|(key, _)| !agreed.contains_key(*key));
+            // It kept what the others have let go meanwhile, or has from its state file what was let go after that was written.
+            let given_back = |server: &Server| {
+                server.owner == Owner::Slot && server.address.is_some_and(|address| self.slots.was_given_back(service, address))
+            };
+            let left = own.iter().filter(|(key, server)| !agreed.contains_key(*key) || given_back(server));
             left.for_each(|(_, server)| all.extend(server.take_out(service)));
         }
         all
@@ -173,9 +185,12 @@ impl Haproxy {
         let service: Arc<str> = service.into();
         let config = self.backend(&service);
         let (mut reached, _turn) = self.enter(&service, deadline).await.map_err(nothing_left)?;
-        for change in changes.iter().filter(|change| change.operation == Operation::Register && config.servers == Servers::Template) {
-            let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-            shares.insert((service.clone(), change.address), change.weight);
+        for change in changes.iter().filter(|_| config.servers == Servers::Template) {
+            match change.operation {
+                Operation::Register => self.slots.taken(&service, change.address, change.weight),
+                Operation::Deregister => self.slots.given_back(&service, change.address),
+                Operation::Drain => {}
+            }
         }
         let cluster = &self.cluster;
         let making = reached.iter_mut().map(|one| {

@@ -26,7 +26,7 @@ pub(crate) const DYNAMIC: Backend = Backend { name: "lossless", registry: Some("
 pub(crate) const SLOTS: Backend = Backend {
     name: "slotted",
     registry: Some("slots"),
-    servers: "server-template lockstep 1-20 127.0.0.1:1 check inter 500ms fastinter 250ms fall 3 rise 2 disabled",
+    servers: "server-template lockstep 1-20 lockstep.invalid:1 check inter 500ms fastinter 250ms fall 3 rise 2 init-addr last,127.0.0.1 disabled",
 };
 /// Servers that come and go on both balancers alike.
 pub(crate) const PAIR: Backend = Backend { name: "paired", registry: Some("pair"), servers: "" };

@@ -78,10 +78,20 @@ impl Haproxy {
         Ok(answer)
     }
 
-    /// Keeps the state of its servers and, has the master start a new process, which takes the listeners over.
+    /// Keeps the state of its servers, and has the master start a new process at once.
     pub(crate) fn reload(&self) {
-        let before = self.process().expect("it runs");
+        self.save_state();
+        self.replace();
+    }
+
+    /// Keeps the state of its servers, as it is now.
+    pub(crate) fn save_state(&self) {
         std::fs::write(self.folder.path().join("state"), self.ask("show servers state")).unwrap();
+    }
+
+    /// Has the master start a new process, which takes the listeners over.
+    pub(crate) fn replace(&self) {
+        let before = self.process().expect("it runs");
         let id = self.child.id().to_string();
         assert!(Command::new("/bin/sh").args(["-c", "kill -USR2 $0", &id]).status().unwrap().success());
         let begun = Instant::now();

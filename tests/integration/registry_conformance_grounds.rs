@@ -59,7 +59,8 @@ pub(crate) const RULES: &str = r#"
 "#;
 /// Those of [`TEMPLATE`].
 const SLOTS: usize = 4;
-const TEMPLATE: &str = "backend web\n balance roundrobin\n server-template lockstep 1-4 127.0.0.1:1 check inter 200ms disabled\n";
+const TEMPLATE: &str = "backend web\n balance roundrobin\n \
+    server-template lockstep 1-4 lockstep.invalid:1 check inter 200ms init-addr last,127.0.0.1 disabled\n";
 const DYNAMIC: &str = "backend web\n balance roundrobin\n";
 
 impl Ground {

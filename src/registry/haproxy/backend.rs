@@ -57,6 +57,8 @@ pub(super) struct Server {
     sessions: u64,
     /// Seconds since it last went up or down.
     since: u64,
+    /// Whether its line has a host name: without one HAProxy takes no address from a state file.
+    named: bool,
 }
 
 /// Whose a server is.
@@ -122,9 +124,15 @@ impl Backend {
                 passed: passed(text("status"), text("check_status"), number("check_health"), number("check_rise"), number("check_fall")),
                 sessions: number("scur").unwrap_or(0),
                 since: number("lastchg").unwrap_or(0),
+                named: !matches!(state.text(row, "srv_fqdn"), "-" | ""),
             })
         });
         Some(Self { servers: servers.collect::<Option<_>>()? })
+    }
+
+    /// Whether slots of it lose their addresses at a reload.
+    pub(super) fn forgets_slots(&self) -> bool {
+        self.servers.iter().any(|server| server.owner == Owner::Slot && !server.named)
     }
 
     /// The server of that target.

@@ -227,10 +227,35 @@ async fn read(session: &mut Session, service: &str, cluster: &str) -> Result<(Ba
         return Err(CallError::ServiceMissing(format!("there is no backend {}", bounded(service))));
     }
     let backend = Backend::read(stat, state, cluster).ok_or_else(|| unlike(stat))?;
-    let process = info.lines().find_map(|line| line.strip_prefix("Pid: ")?.trim().parse().ok()).ok_or_else(|| unlike(info))?;
-    Ok((backend, process))
+    Ok((backend, process(info)?))
+}
+
+/// The id of the process that answers to `show info`. One that is about to end has nothing to say any more: what it acknowledges, its
+/// successor may not have.
+fn process(info: &str) -> Result<u64, CallError> {
+    let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.trim().parse::<u64>().ok());
+    if value("Stopping").is_some_and(|stopping| stopping != 0) {
+        return Err(CallError::Unavailable("the process is ending; its successor answers next".to_owned()));
+    }
+    value("Pid").ok_or_else(|| unlike(info))
 }
 
 fn unlike(text: &str) -> CallError {
     CallError::Failed(format!("this is not the runtime API of HAProxy: {}", bounded(text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::runs("Name: HAProxy\nPid: 17\nStopping: 0\n", Ok(17))]
+    #[case::of_an_older_version("Pid: 17\n", Ok(17))]
+    #[case::ends("Pid: 17\nStopping: 1\n", Err(true))]
+    #[case::is_none("Name: other\n", Err(false))]
+    fn a_process_that_ends_does_not_count(#[case] info: &str, #[case] expected: Result<u64, bool>) {
+        assert_eq!(process(info).map_err(|error| matches!(error, CallError::Unavailable(_))), expected);
+    }
 }

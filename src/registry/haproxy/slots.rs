@@ -1,0 +1,86 @@
+//! What is remembered of slots, which carry nothing but an address: the share that each is to get, and which were given back lately.
+//!
+//! A reload brings back the servers of the state file. What was given back after that file was written is in use again then, at an
+//! address that nobody claims any more and that another pod may have by now.
+//!
+//! Invariant: nothing here is needed: without it a slot gets its whole weight, and one that a reload brought back stays in use.
+//! Absent on purpose: what HAProxy itself says (`backend`); claims, of which a driver knows nothing.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// The time from writing a state file to the reload, and from there to the first read after it, which an audit makes at the latest.
+const LATELY: Duration = Duration::from_secs(180);
+
+/// The memory of one registry.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    known: Mutex<HashMap<(Arc<str>, SocketAddr), Memory>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Memory {
+    /// Percent of its own weight that it is to get.
+    Share(u16),
+    GivenBack(Instant),
+}
+
+impl Slots {
+    /// The slot with that address is to get so many percent of its weight.
+    pub(super) fn taken(&self, service: &Arc<str>, address: SocketAddr, share: u16) {
+        self.remember(service, address, Memory::Share(share));
+    }
+
+    /// The slot with that address is not to be used any more.
+    pub(super) fn given_back(&self, service: &Arc<str>, address: SocketAddr) {
+        self.remember(service, address, Memory::GivenBack(Instant::now()));
+    }
+
+    /// The share of the slot with that address, where it is known.
+    pub(super) fn share(&self, service: &Arc<str>, address: SocketAddr) -> Option<u16> {
+        match self.recall(service, address)? {
+            Memory::Share(share) => Some(share),
+            Memory::GivenBack(_) => None,
+        }
+    }
+
+    /// Whether the slot with that address was given back lately, so that only a reload can have brought it back.
+    pub(super) fn was_given_back(&self, service: &Arc<str>, address: SocketAddr) -> bool {
+        matches!(self.recall(service, address), Some(Memory::GivenBack(at)) if at.elapsed() < LATELY)
+    }
+
+    fn remember(&self, service: &Arc<str>, address: SocketAddr, memory: Memory) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, memory| !matches!(memory, Memory::GivenBack(at) if at.elapsed() >= LATELY));
+        known.insert((service.clone(), address), memory);
+    }
+
+    fn recall(&self, service: &Arc<str>, address: SocketAddr) -> Option<Memory> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&(service.clone(), address)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slot_is_remembered_until_it_is_long_gone() {
+        let (slots, web, address) = (Slots::default(), Arc::from("web"), "10.0.0.1:80".parse().unwrap());
+        let seen = |slots: &Slots| (slots.share(&web, address), slots.was_given_back(&web, address));
+        assert_eq!(seen(&slots), (None, false));
+        slots.taken(&web, address, 50);
+        assert_eq!(seen(&slots), (Some(50), false));
+        slots.given_back(&web, address);
+        assert_eq!(seen(&slots), (None, true));
+        assert!(!slots.was_given_back(&Arc::from("other"), address), "each service has slots of its own");
+        tokio::time::advance(LATELY).await;
+        assert_eq!(seen(&slots), (None, false));
+        slots.taken(&web, "10.0.0.2:80".parse().unwrap(), 100);
+        assert_eq!(slots.known.lock().unwrap().len(), 1, "what is long gone is forgotten");
+    }
+}
