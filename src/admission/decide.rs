@@ -182,15 +182,23 @@ fn inject(pod: &Pod<'_>, spec: &Spec<'_>, bindings: Vec<usize>, snapshot: &Snaps
     let metadata = pod.metadata.found();
     let annotations = metadata.and_then(|metadata| metadata.annotations.found());
     let old = annotations.and_then(|annotations| annotations.record.as_deref()).and_then(Record::parse);
-    let view = View::new(spec, old.as_ref().filter(|record| is_borne_out(record, spec)), &bindings, snapshot);
+    let believed = old.as_ref().filter(|record| is_borne_out(record, spec));
+    let view = View::new(spec, believed, &bindings, snapshot);
     let findings = view.findings(&bindings, snapshot);
+    let sleep_seconds = i64::try_from(view.sleep_seconds()).unwrap_or(i64::MAX);
+    let fallback = match believed {
+        // What the registry has answered since the earlier pass did not change the sleep.
+        Some(record) if record.sleep_seconds == sleep_seconds => record.fallback.clone(),
+        _ => unanswered(&bindings, sleep_seconds, snapshot),
+    };
     let record = Record::new(
         bindings.iter().map(|index| snapshot.configuration.bindings[*index].name.to_string()).collect(),
-        i64::try_from(view.sleep_seconds()).unwrap_or(i64::MAX),
+        sleep_seconds,
         view.grace_before,
         findings.iter().map(|(finding, _)| finding.as_str().to_owned()).collect(),
         view.lookalikes(),
-    );
+    )
+    .resting_on(fallback);
     let record = (old.as_ref() != Some(&record)).then(|| record.text());
     if let Some(text) = &record
         && annotations.map_or(0, |annotations| annotations.foreign_bytes) + RECORD_ANNOTATION.len() + text.len() > ANNOTATION_BYTES
@@ -212,6 +220,16 @@ fn inject(pod: &Pod<'_>, spec: &Spec<'_>, bindings: Vec<usize>, snapshot: &Snaps
         changes,
     };
     Decision { reason, injection: Some(injection), warning: None }
+}
+
+/// Names of the bindings whose registry is to say how long it drains, and has not; none where there is no sleep to rest on that.
+fn unanswered(bindings: &[usize], sleep_seconds: i64, snapshot: &Snapshot) -> Vec<String> {
+    let known = bindings.iter().map(|index| (&snapshot.configuration.bindings[*index], snapshot.delays.answer(*index)));
+    let falls_back = known.filter(|(binding, answer)| {
+        let asks = matches!(binding.drain, Drain::FromRegistry { .. });
+        sleep_seconds > 0 && asks && answer.is_none()
+    });
+    falls_back.map(|(binding, _)| binding.name.to_string()).collect()
 }
 
 /// A record is believed only as far as the pod bears it out: some container carries exactly that sleep.

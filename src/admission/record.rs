@@ -27,12 +27,21 @@ pub struct Record {
     /// Names of containers whose own hook happens to look like our sleep; a later pass must not take it for ours.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub own: Vec<String>,
+    /// Names of bindings whose registry had not said how long it drains, so that the sleep rests on their `fallback`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fallback: Vec<String>,
 }
 
 impl Record {
     /// A record of this version.
     pub fn new(bindings: Vec<String>, sleep_seconds: i64, grace_before: i64, findings: Vec<String>, own: Vec<String>) -> Self {
-        Self { version: VERSION, bindings, sleep_seconds, grace_before, findings, own }
+        Self { version: VERSION, bindings, sleep_seconds, grace_before, findings, own, fallback: Vec::new() }
+    }
+
+    /// The same, with the sleep resting on the `fallback` of these bindings.
+    #[must_use]
+    pub fn resting_on(self, fallback: Vec<String>) -> Self {
+        Self { fallback, ..self }
     }
 
     /// Reads an annotation; `None` where it is no record of this version.
@@ -56,6 +65,14 @@ mod tests {
     fn the_text_is_the_documented_one() {
         let record = Record::new(vec!["web".into()], 45, 30, vec!["OwnPreStopShort".into()], vec![]);
         let text = r#"{"version":1,"bindings":["web"],"sleepSeconds":45,"graceBefore":30,"findings":["OwnPreStopShort"]}"#;
+        assert_eq!(record.text(), text);
+        assert_eq!(Record::parse(text), Some(record));
+    }
+
+    #[test]
+    fn what_seldom_holds_is_written_only_then() {
+        let record = Record::new(vec!["web".into()], 45, 30, vec![], vec![]).resting_on(vec!["web".into()]);
+        let text = r#"{"version":1,"bindings":["web"],"sleepSeconds":45,"graceBefore":30,"findings":[],"fallback":["web"]}"#;
         assert_eq!(record.text(), text);
         assert_eq!(Record::parse(text), Some(record));
     }
