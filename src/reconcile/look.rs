@@ -164,7 +164,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             memory: entry.memory,
             debts_full: term.debts.full(),
         };
-        Some(observe(&sighting, |service, address| self.facts(uid, entry, service, address)))
+        let words = |service: &ServiceId, address| term.services.get(service)?.words(&Key { address, uid: uid.clone() });
+        Some(observe(&sighting, |service, address| (self.facts(uid, entry, service, address), words(service, address))))
     }
 
     fn facts(&self, uid: &PodUid, entry: &Pod, service: &ServiceId, address: SocketAddr) -> Facts {

@@ -13,15 +13,17 @@ use std::time::Duration;
 use super::budget::Budget;
 use super::clock::Instant;
 use super::limits::{Backoff, Request};
-use crate::registration::observe::{Doing, Facts, Outcome, Seen, Traits, Trouble};
+use crate::registration::observe::{Doing, Facts, Outcome, Seen, Traits};
 use crate::registry::{CallError, Capabilities, Change, ChangeError, DrainKind, Listed, Listing, Operation, TargetKeys};
 use crate::target::{PodUid, ServiceId, TargetState};
 
 mod book;
+mod complaint;
 mod reading;
 
-use book::{Book, trouble};
+use book::Book;
 pub use book::{Entry, Owner};
+use complaint::Complaint;
 use reading::Reading;
 
 /// Changes of one service are gathered this long, so that pods that become ready together are one call.
@@ -76,7 +78,7 @@ pub struct Service {
     /// A read that waited for a change was answered while that read was on its way: it may say what is newer.
     overtaken: bool,
     read_needed: bool,
-    list_trouble: Option<Trouble>,
+    complaint: Option<Complaint>,
     last_read: Option<Instant>,
 }
 
@@ -130,7 +132,7 @@ impl Service {
             blocking: None,
             overtaken: false,
             read_needed: true,
-            list_trouble: None,
+            complaint: None,
             last_read: None,
         }
     }
@@ -163,7 +165,12 @@ impl Service {
     /// What is known of a target, but for what other pods say of it. `ended`: when the end of its pod was first seen.
     pub fn facts(&self, key: &Key, ended: Option<Seq>, cluster: &str) -> Facts {
         let traits = self.traits;
-        let unknown = Facts { traits, service_read: self.reading.is_some(), trouble: self.list_trouble, ..Facts::default() };
+        let unknown = Facts {
+            traits,
+            service_read: self.reading.is_some(),
+            trouble: self.complaint(key).map(|complaint| complaint.trouble),
+            ..Facts::default()
+        };
         let Some(book) = self.books.get(key) else { return unknown };
         let stamps = traits.is_some_and(|traits| traits.stamps);
         let after_end = |seq: Seq| ended.is_none_or(|ended| seq > ended);
@@ -179,9 +186,17 @@ impl Service {
             owned: book.owned,
             fresh_claim: book.fresh_claim,
             granted: self.budget.granted(key),
-            trouble: book.trouble.or(self.list_trouble),
             ..unknown
         }
+    }
+
+    /// What the registry itself says of what keeps failing for a target; as long as little changes, the same.
+    pub fn words(&self, key: &Key) -> Option<Arc<str>> {
+        self.complaint(key)?.words.clone()
+    }
+
+    fn complaint(&self, key: &Key) -> Option<&Complaint> {
+        self.books.get(key).and_then(|book| book.complaint.as_ref()).or(self.complaint.as_ref())
     }
 
     /// The entries that the last read showed, with where in the order it began.
@@ -279,7 +294,10 @@ impl Service {
             Some(Err(_)) => self.apply_backoff.fail(now, jitter),
         }
         self.read_needed |= !matches!(answer, None | Some(Err(CallError::Unavailable(_))));
-        let shown = self.apply_backoff.failures() >= SHOWN_AFTER;
+        let shown = match answer {
+            Some(Err(error)) if self.apply_backoff.failures() >= SHOWN_AFTER => Some(Complaint::of_call(error, now)),
+            _ => None,
+        };
         let mut concerned = Vec::with_capacity(sent.len());
         for (index, (key, operation)) in sent.into_iter().enumerate() {
             let Some(book) = self.books.get_mut(&key) else { continue };
@@ -288,7 +306,7 @@ impl Service {
             self.read_needed |= book.owner != Owner::Pod;
             match answer {
                 None => {}
-                Some(Err(error)) => book.call_failed(operation, error, seq, shown),
+                Some(Err(error)) => book.call_failed(operation, error, seq, shown.clone()),
                 Some(Ok(results)) => match results.get(index) {
                     Some(Ok(())) => book.accepted(operation, seq, now),
                     Some(Err(error)) => book.refused(operation, error, seq, now, jitter),
@@ -343,7 +361,7 @@ impl Service {
             }
         };
         self.list_backoff.succeed();
-        self.list_trouble = None;
+        self.complaint = None;
         if !(blocking || plain) || self.reading.as_ref().is_some_and(|reading| reading.began > began) {
             return Vec::new();
         }
@@ -438,10 +456,9 @@ impl Service {
 
     fn list_failed(&mut self, error: &CallError, now: Instant, jitter: f64) -> Vec<PodUid> {
         self.list_backoff.fail(now, jitter);
-        if self.list_backoff.failures() < SHOWN_AFTER || self.list_trouble == Some(trouble(error)) {
+        if self.list_backoff.failures() < SHOWN_AFTER || !Complaint::of_call(error, now).show_in(&mut self.complaint) {
             return Vec::new();
         }
-        self.list_trouble = Some(trouble(error));
         self.waiting.iter().cloned().collect()
     }
 }

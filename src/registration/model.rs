@@ -316,6 +316,7 @@ pub(super) fn target() -> TargetView {
             traits: Some(Traits { drain: DrainKind::Explicit, keys: TargetKeys::Uid, stamps: true, gone_when: GoneWhen::Absent }),
             ..Facts::default()
         },
+        words: None,
     }
 }
 

@@ -125,6 +125,8 @@ pub struct TargetView {
     pub on_unready: OnUnready,
     /// What is known of it.
     pub facts: Facts,
+    /// What the registry itself says of the trouble in `facts`: one bounded line.
+    pub words: Option<Arc<str>>,
 }
 
 /// What a target is to its pod now.
@@ -259,14 +261,15 @@ pub enum Trouble {
     Failed,
 }
 
-/// Looks at a pod. `facts` tells what is known of a target.
-pub fn observe(sighting: &Sighting<'_>, mut facts: impl FnMut(&ServiceId, SocketAddr) -> Facts) -> Observation {
+/// Looks at a pod. `known` tells what is known of a target, and the registry's words for what keeps failing there.
+pub fn observe(sighting: &Sighting<'_>, mut known: impl FnMut(&ServiceId, SocketAddr) -> (Facts, Option<Arc<str>>)) -> Observation {
     let pod = sighting.pod;
     let selected: Vec<&Binding> = selecting(pod, sighting.configuration).collect();
     let (wanted, blocked) = wanted(pod, &selected);
     let mut targets: Vec<TargetView> = Vec::with_capacity(sighting.claims.len().max(wanted.len()));
     for claim in sighting.claims {
         let want = wanted.iter().find(|want| want.address == claim.address && want.binding.service == claim.service);
+        let (facts, words) = known(&claim.service, claim.address);
         targets.push(TargetView {
             service: claim.service.clone(),
             address: claim.address,
@@ -275,11 +278,13 @@ pub fn observe(sighting: &Sighting<'_>, mut facts: impl FnMut(&ServiceId, Socket
             mode: mode(sighting, claim, want),
             ack: policy(sighting, claim, want).map_or(Ack::Acknowledged, |binding| binding.ack),
             on_unready: policy(sighting, claim, want).map_or(OnUnready::Keep, |binding| binding.on_unready),
-            facts: facts(&claim.service, claim.address),
+            facts,
+            words,
         });
     }
     for want in &wanted {
         if !targets.iter().any(|target| target.address == want.address && target.service == want.binding.service) {
+            let (facts, words) = known(&want.binding.service, want.address);
             targets.push(TargetView {
                 service: want.binding.service.clone(),
                 address: want.address,
@@ -288,7 +293,8 @@ pub fn observe(sighting: &Sighting<'_>, mut facts: impl FnMut(&ServiceId, Socket
                 mode: want.binding.mode,
                 ack: want.binding.ack,
                 on_unready: want.binding.on_unready,
-                facts: facts(&want.binding.service, want.address),
+                facts,
+                words,
             });
         }
     }
@@ -343,6 +349,17 @@ impl Told {
 
     fn bit(reason: Reason) -> u32 {
         1 << (reason as u32)
+    }
+}
+
+impl TargetView {
+    /// What keeps failing, with the registry's own words; no sentence yet.
+    pub fn trouble(&self) -> Option<String> {
+        let trouble = self.facts.trouble?.as_str();
+        Some(match self.words.as_deref().map(|words| words.trim_end_matches('.')) {
+            Some(words) if !words.is_empty() => format!("{trouble}: {words}"),
+            _ => trouble.to_owned(),
+        })
     }
 }
 

@@ -235,8 +235,8 @@ impl Draft<'_> {
 
     /// Says once that calls for `target` keep failing.
     fn tell_trouble(&mut self, target: &TargetView) {
-        if let Some(trouble) = target.facts.trouble {
-            self.tell(Reason::RegistryFailing, || format!("{}: {}.", target.service, trouble.as_str()));
+        if let Some(trouble) = target.trouble() {
+            self.tell(Reason::RegistryFailing, || format!("{}: {trouble}.", target.service));
         }
     }
 }

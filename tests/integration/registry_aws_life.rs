@@ -118,7 +118,7 @@ async fn a_full_group_says_so_on_the_pod_and_takes_it_once_there_is_room() {
     let life = Life::begin(Group { room: 0, ..Group::default() }, "").await;
     life.cluster.run("web-1", &["10.0.0.1"]);
     let told = |cluster: &SmallCluster| {
-        cluster.find("web-1").and_then(|pod| pod.gate).is_some_and(|gate| gate.message.contains("no more targets"))
+        cluster.find("web-1").and_then(|pod| pod.gate).is_some_and(|gate| gate.message.contains("no more targets: TooManyTargets: "))
     };
     life.cluster.until("the pod says why it waits", told).await;
     life.simulator.model().groups.get_mut(&life.arn).unwrap().room = 1;

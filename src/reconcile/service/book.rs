@@ -5,10 +5,11 @@
 
 use std::time::Duration;
 
+use super::complaint::Complaint;
 use super::{SHOWN_AFTER, Seq};
 use crate::reconcile::clock::Instant;
 use crate::reconcile::limits::Backoff;
-use crate::registration::observe::{Doing, Outcome, Trouble};
+use crate::registration::observe::{Doing, Outcome};
 use crate::registry::{CallError, ChangeError, Operation};
 use crate::target::PodKey;
 
@@ -33,7 +34,7 @@ pub(super) struct Book {
     pub(super) settled: Seq,
     pub(super) owned: bool,
     pub(super) fresh_claim: bool,
-    pub(super) trouble: Option<Trouble>,
+    pub(super) complaint: Option<Complaint>,
     backoff: Backoff,
     failed: Option<Operation>,
     again: Option<(Operation, Instant)>,
@@ -81,7 +82,7 @@ impl Book {
             settled: if entry.observes { entry.seq } else { Seq(0) },
             owned: entry.owned,
             fresh_claim: entry.fresh,
-            trouble: None,
+            complaint: None,
             backoff: Backoff::default(),
             failed: None,
             again: None,
@@ -102,7 +103,7 @@ impl Book {
         self.note(operation, Outcome::Accepted, seq);
         self.backoff.succeed();
         self.failed = None;
-        self.trouble = None;
+        self.complaint = None;
         let pause = match operation {
             Operation::Register => REGISTER_AGAIN,
             Operation::Drain => DRAIN_AGAIN,
@@ -113,12 +114,9 @@ impl Book {
 
     /// The change was answered with a refusal.
     pub(super) fn refused(&mut self, operation: Operation, error: &ChangeError, seq: Seq, now: Instant, jitter: f64) {
-        let (outcome, trouble) = match error {
-            ChangeError::NotFound => (Outcome::NotFound, Trouble::Refused),
-            ChangeError::Full(_) => (Outcome::Refused, Trouble::Full),
-            ChangeError::Throttled(_) => (Outcome::Refused, Trouble::Throttled),
-            ChangeError::Denied(_) => (Outcome::Refused, Trouble::Denied),
-            ChangeError::Refused(_) => (Outcome::Refused, Trouble::Refused),
+        let outcome = match error {
+            ChangeError::NotFound => Outcome::NotFound,
+            ChangeError::Full(_) | ChangeError::Throttled(_) | ChangeError::Denied(_) | ChangeError::Refused(_) => Outcome::Refused,
         };
         self.note(operation, outcome, seq);
         if self.failed != Some(operation) {
@@ -128,22 +126,22 @@ impl Book {
         self.backoff.fail(now, jitter);
         let acknowledges = outcome == Outcome::NotFound && operation != Operation::Register;
         if acknowledges {
-            self.trouble = None;
+            self.complaint = None;
         } else if self.backoff.failures() >= SHOWN_AFTER {
-            self.trouble = Some(trouble);
+            Complaint::of_change(error, now).show_in(&mut self.complaint);
         }
     }
 
-    /// The whole call failed; its service keeps the pace.
-    pub(super) fn call_failed(&mut self, operation: Operation, error: &CallError, seq: Seq, shown: bool) {
+    /// The whole call failed; its service keeps the pace. `shown`: what people are to see of it.
+    pub(super) fn call_failed(&mut self, operation: Operation, error: &CallError, seq: Seq, shown: Option<Complaint>) {
         match error {
             CallError::Unavailable(_) => {}
             CallError::Throttled(_) | CallError::Denied(_) => self.note(operation, Outcome::Refused, seq),
             CallError::ServiceMissing(_) => self.note(operation, Outcome::NotFound, seq),
             CallError::Timeout | CallError::Failed(_) => self.note(operation, Outcome::Unknown, seq),
         }
-        if shown {
-            self.trouble = Some(trouble(error));
+        if let Some(complaint) = shown {
+            complaint.show_in(&mut self.complaint);
         }
     }
 
@@ -163,17 +161,5 @@ impl Book {
             }
             _ => {}
         }
-    }
-}
-
-/// What a failed call is called towards people.
-pub(super) fn trouble(error: &CallError) -> Trouble {
-    match error {
-        CallError::Unavailable(_) => Trouble::Unreachable,
-        CallError::Throttled(_) => Trouble::Throttled,
-        CallError::Denied(_) => Trouble::Denied,
-        CallError::ServiceMissing(_) => Trouble::ServiceMissing,
-        CallError::Timeout => Trouble::NoAnswer,
-        CallError::Failed(_) => Trouble::Failed,
     }
 }

@@ -129,7 +129,7 @@ fn closed(reason: Reason, message: String) -> Gate {
     Gate { status: false, reason, message, exception: false }
 }
 
-/// One sentence about what is waited for; the same as long as the same keeps it waiting.
+/// One sentence about what is waited for; the same as long as the same keeps it waiting, and registries say the same of it.
 fn waits_for(o: &Observation) -> String {
     let waiting = || o.targets.iter().filter(|target| target.role == Role::Wanted && !target.acknowledged());
     let mut message = String::from("Waiting for");
@@ -148,16 +148,15 @@ fn waits_for(o: &Observation) -> String {
     message
 }
 
-fn problem(target: &TargetView) -> Option<&'static str> {
-    if let Some(trouble) = target.facts.trouble {
-        return Some(trouble.as_str());
+fn problem(target: &TargetView) -> Option<String> {
+    if let Some(trouble) = target.trouble() {
+        return Some(trouble);
     }
-    if target.facts.taken {
-        return Some("the registry holds a target of somebody else there");
-    }
-    match target.facts.seen {
-        Some(Seen::Listed { state: TargetState::Unhealthy, .. }) => Some("unhealthy"),
-        Some(Seen::Listed { state: TargetState::Unused, .. }) => Some("registered, but in no use"),
-        _ => None,
-    }
+    let problem = match target.facts.seen {
+        _ if target.facts.taken => "the registry holds a target of somebody else there",
+        Some(Seen::Listed { state: TargetState::Unhealthy, .. }) => "unhealthy",
+        Some(Seen::Listed { state: TargetState::Unused, .. }) => "registered, but in no use",
+        _ => return None,
+    };
+    Some(problem.to_owned())
 }

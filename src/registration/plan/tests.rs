@@ -54,6 +54,27 @@ fn the_claim_is_written_before_the_register() {
     ");
 }
 
+/// The kind of trouble first, then the registry's own words, as one sentence.
+#[rstest]
+#[case::with_words(Some("no route to host."), "the registry cannot be reached: no route to host")]
+#[case::without(None, "the registry cannot be reached")]
+fn a_pod_shows_what_keeps_failing(#[case] words: Option<&str>, #[case] shown: &str) {
+    let mut model = after(&[Event::ContainersReady]);
+    model.pod.targets[0].facts.trouble = Some(Trouble::Unreachable);
+    model.pod.targets[0].words = words.map(Into::into);
+    let steps = plan(&model.pod, jiff::Timestamp::UNIX_EPOCH).steps;
+    let told = steps.iter().find_map(|step| match step {
+        Step::Tell(notice) => Some(notice.note.as_str()),
+        _ => None,
+    });
+    assert_eq!(told, Some(&*format!("sim/web: {shown}.")));
+    let gate = steps.iter().find_map(|step| match step {
+        Step::Patch(patch) => patch.gate.as_ref(),
+        _ => None,
+    });
+    assert_eq!(gate.map(|gate| gate.message.as_str()), Some(&*format!("Waiting for sim/web 10.0.0.5:8080 ({shown}).")));
+}
+
 #[test]
 fn a_registry_without_a_driver_holds_the_pod_and_is_sent_nothing() {
     let mut model = Model::new();
@@ -421,5 +442,6 @@ fn any_target(dice: &mut Dice<'_>, number: u8) -> TargetView {
             owed: dice.flip(),
             trouble: dice.maybe(|dice| dice.of(&[Trouble::Unreachable, Trouble::Throttled])),
         },
+        words: dice.maybe(|dice| dice.of(&["no route to host", "as its owner wishes."]).into()),
     }
 }
