@@ -9,6 +9,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests look at the clock, at their arguments and at the environment")]
 #![expect(clippy::print_stderr, reason = "outside of a test there is nobody else to tell")]
 
+mod account;
 #[path = "../integration/admission_case.rs"]
 #[expect(dead_code, clippy::unwrap_used, reason = "those without a cluster ask for more; a test may panic")]
 mod admission_case;
@@ -30,6 +31,11 @@ mod ground;
 mod haproxy_process;
 mod load;
 mod outside;
+#[path = "../integration"]
+#[allow(dead_code, clippy::unwrap_used, reason = "it is of other tests, which use the rest of it")]
+mod peers {
+    pub(crate) mod elbv2;
+}
 #[path = "../integration/programs.rs"]
 #[expect(clippy::unwrap_used, reason = "a test may panic")]
 mod programs;

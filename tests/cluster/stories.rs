@@ -17,6 +17,7 @@ pub(crate) mod installs;
 pub(crate) mod namespaces;
 pub(crate) mod nodes;
 pub(crate) mod registration;
+pub(crate) mod target_group;
 pub(crate) mod trouble;
 pub(crate) mod workloads;
 pub(crate) mod zero_loss;
@@ -56,6 +57,7 @@ pub(crate) const TOGETHER: &[Story] = &[
     ("a_pod_that_is_taken_without_lockstep_is_taken_with_it", generated::what_is_taken_without_is_taken_with),
     ("findings_are_warnings_and_one_event_for_each_owner_and_code", findings::findings_are_told),
     ("a_rolling_update_never_has_fewer_endpoints_than_pods", registration::a_rolling_update),
+    ("a_rolling_update_never_has_fewer_healthy_targets_of_aws_than_pods", target_group::a_rolling_update),
     ("scaling_to_zero_in_the_middle_of_a_rollout_leaves_nothing", registration::scaled_to_zero),
     ("a_registry_that_is_down_holds_pods_and_says_so", trouble::a_registry_goes_down),
 ];

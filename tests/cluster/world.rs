@@ -8,6 +8,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
+use crate::account::{Account, GROUPED};
 use crate::cluster::Cluster;
 use crate::outside::{BACKENDS, Outside, PLAIN};
 use crate::registry::{Beside, Registry};
@@ -72,12 +73,15 @@ pub(crate) struct World {
     pub beside: Beside,
     /// Load balancers outside of the cluster.
     pub outside: Outside,
+    /// An AWS account outside of it.
+    pub account: Account,
 }
 
 impl World {
     /// Makes the namespaces and installs the chart.
     pub(crate) fn install(cluster: Cluster) -> Self {
-        let world = Self { cluster, beside: Beside::new(), outside: Outside::start() };
+        let account = Account::start(&cluster);
+        let world = Self { cluster, beside: Beside::new(), outside: Outside::start(), account };
         world.furnish();
         let output = helm(&world.cluster, &["install"], &world.values());
         if !output.status.success() {
@@ -101,17 +105,18 @@ impl World {
                 "registry": registry, "service": name, "port": "http", "drain": { "fixed": "1s" },
             })
         };
-        let registries: Vec<Value> = [self.beside.entry()].into_iter().chain(self.outside.registries()).collect();
+        let registries: Vec<Value> = [self.beside.entry(), self.account.entry()].into_iter().chain(self.outside.registries()).collect();
         json!({
             "image": { "tag": "test", "pullPolicy": "Never" },
             "registry": { "enabled": true },
+            "env": Account::key(),
             "log": { "filter": "info,lockstep=debug" },
             "config": {
                 "cluster": "test",
                 "injection": { "margin": "2s" },
                 "registration": { "unreachableAfter": "10s" },
                 "registries": registries,
-                "bindings": places.map(binding).chain(self.outside.bindings()).collect::<Vec<_>>(),
+                "bindings": places.map(binding).chain(self.outside.bindings()).chain([self.account.binding()]).collect::<Vec<_>>(),
             },
         })
     }
@@ -141,7 +146,8 @@ impl World {
         // Strict: a pod that came while no replica answered would be sent requests, and lose them.
         let strict = |name: &str| if name == PLAIN.name { json!({}) } else { json!({ "lockstep.dev/inject": "strict" }) };
         let behind = BACKENDS.iter().map(|backend| namespace(backend.name, strict(backend.name)));
-        let others = [namespace(UNLABELLED, json!({})), own, volume(&self.cluster)];
+        let grouped = namespace(GROUPED, json!({ "lockstep.dev/inject": "enabled" }));
+        let others = [namespace(UNLABELLED, json!({})), grouped, own, volume(&self.cluster)];
         self.cluster.apply(&bound.chain(behind).chain(others).collect::<Vec<_>>());
         self.beside.start(&self.cluster);
     }

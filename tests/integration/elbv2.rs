@@ -44,8 +44,13 @@ pub(crate) enum Fault {
 
 impl Simulator {
     pub(crate) async fn start() -> Self {
+        Self::start_at("127.0.0.1").await
+    }
+
+    /// The same at another address of this machine, where others reach it too.
+    pub(crate) async fn start_at(address: &str) -> Self {
         let model = Arc::new(Mutex::new(Model::default()));
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let listener = tokio::net::TcpListener::bind((address, 0)).await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let router = Router::new().fallback(answer).with_state(model.clone());
         let task = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
