@@ -143,3 +143,15 @@ impl<K: Into<Box<str>>, V: Into<Box<str>>> FromIterator<(K, V)> for Labels {
         Self(ordered.into_iter().collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Labels;
+
+    #[test]
+    fn labels_are_found_whatever_their_order() {
+        let labels: Labels = [("tier", "front"), ("app", "web"), ("app", "api")].into_iter().collect();
+        assert_eq!(["app", "tier", "ap", ""].map(|key| labels.get(key)), [Some("api"), Some("front"), None, None]);
+        assert_eq!(labels, [("app", "api"), ("tier", "front")].into_iter().collect());
+    }
+}

@@ -97,7 +97,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let served = !entry.claims.is_empty() || entry.view.gate.as_ref().is_some_and(|gate| gate.status);
         let rules = &current.registration;
         let life = life::life(&entry.view, served, node, wall, rules.unreachable_after);
-        let shared = life.stage.live() && entry.claims.iter().any(|claim| self.rivals(uid, claim).next().is_some());
+        let shared = self.has_rival(uid, entry);
         let entry = self.pods.get_mut(uid)?;
         let view = Arc::clone(&entry.view);
         let memory = &mut entry.memory;
@@ -206,6 +206,11 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.pods.at(ip).filter(move |(other, pod)| *other != uid && life::live(&pod.view) && pod.view.addresses.contains(&ip))
     }
 
+    /// Whether a live pod seems to share a target with another one.
+    fn has_rival(&self, uid: &PodUid, entry: &Pod) -> bool {
+        life::live(&entry.view) && entry.claims.iter().any(|claim| self.rivals(uid, claim).next().is_some())
+    }
+
     /// Other live pods that have the address of a claim, and the same claim.
     fn rivals<'a>(&'a self, uid: &'a PodUid, claim: &'a Claim) -> impl Iterator<Item = (&'a PodUid, &'a Pod)> {
         self.others_at(uid, claim.address.ip()).filter(|(_, pod)| pod.claims.iter().any(|other| other.same_target(claim)))
@@ -216,7 +221,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     fn confirm_heirs(&mut self, uid: &PodUid) {
         let Some(entry) = self.pods.get(uid).filter(|entry| entry.ended.or(entry.contested).is_some()) else { return };
         let addresses: BTreeSet<IpAddr> = entry.claims.iter().map(|claim| claim.address.ip()).collect();
-        let shared = life::live(&entry.view) && entry.claims.iter().any(|claim| self.rivals(uid, claim).next().is_some());
+        let shared = self.has_rival(uid, entry);
         let doubtful: Vec<PodUid> = addresses
             .into_iter()
             .flat_map(|ip| self.others_at(uid, ip))
