@@ -83,6 +83,13 @@ pub struct Deletion {
     pub grace_seconds: i64,
 }
 
+impl Deletion {
+    /// When it was asked for; `None` where that is no time.
+    pub fn requested(self) -> Option<jiff::Timestamp> {
+        self.at.checked_sub(jiff::SignedDuration::from_secs(self.grace_seconds)).ok()
+    }
+}
+
 /// Phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {

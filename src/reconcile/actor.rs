@@ -184,12 +184,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     /// What is known of a pod's node.
     pub(super) fn node_of(&self, pod: &PodView) -> Node {
         let Some(name) = &pod.node else { return Node::None };
-        match self.nodes.as_ref().and_then(|nodes| nodes.get(name)) {
-            None => Node::Gone,
-            Some(node) if node.out_of_service => Node::Gone,
-            Some(node) if !node.ready || node.unreachable => Node::Lost,
-            Some(_) => Node::Well,
-        }
+        NodeView::judge(self.nodes.as_ref().and_then(|nodes| nodes.get(name)))
     }
 
     /// Takes a pod in, from wherever it came.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use futures_util::Stream;
 
 use crate::pod::PodView;
+use crate::registration::life::Node;
 use crate::target::{PodKey, PodUid};
 
 /// The API server, as far as the reconciler uses it.
@@ -221,6 +222,18 @@ pub struct NodeView {
     pub out_of_service: bool,
     /// `kubeletVersion`, as reported.
     pub kubelet_version: String,
+}
+
+impl NodeView {
+    /// What a pod's node is to the pod; `None`: there is no such node.
+    pub fn judge(node: Option<&Self>) -> Node {
+        match node {
+            None => Node::Gone,
+            Some(node) if node.out_of_service => Node::Gone,
+            Some(node) if !node.ready || node.unreachable => Node::Lost,
+            Some(_) => Node::Well,
+        }
+    }
 }
 
 /// What happened to the set of nodes.

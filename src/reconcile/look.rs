@@ -14,10 +14,9 @@ use super::cluster::Cluster;
 use super::pods::{Busy, Entry as Pod};
 use super::service::{Entry, Key, Owner};
 use crate::config::{Mode, OnUnbound, OnUnready};
-use crate::pod::PodView;
 use crate::registration::Reason;
 use crate::registration::claim::Claim;
-use crate::registration::life::{self, Life, Stage, later};
+use crate::registration::life::{self, Life, Stage};
 use crate::registration::observe::{Facts, Heir, Observation, Role, Seen, Sighting, observe};
 use crate::registration::plan::plan;
 use crate::target::{PodUid, ServiceId, TargetState};
@@ -101,8 +100,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let entry = self.pods.get_mut(uid)?;
         let view = Arc::clone(&entry.view);
         let memory = &mut entry.memory;
-        let gone =
-            (life.stage == Stage::Gone).then(|| memory.gone_since.unwrap_or_else(|| gone_since(&view, wall, rules.unreachable_after)));
+        let gone = (life.stage == Stage::Gone)
+            .then(|| memory.gone_since.unwrap_or_else(|| life::gone_since(&view, wall, rules.unreachable_after)));
         memory.gone_since = gone.map(|since| since.min(wall));
         let forced = (life.forced && leads).then(|| memory.forced_since.unwrap_or(wall));
         memory.forced_since = forced.map(|since| since.min(wall));
@@ -267,16 +266,4 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
 /// Whether `heir` was read since it was first seen that `pod` has ended, or that its address is another's.
 fn is_confirmed(pod: &Pod, heir: &Pod) -> bool {
     pod.ended.or(pod.contested).is_none_or(|since| heir.confirmed > since)
-}
-
-/// Since when the containers are gone, as far as can be known.
-fn gone_since(view: &PodView, wall: jiff::Timestamp, unreachable_after: std::time::Duration) -> jiff::Timestamp {
-    let deleted = view.deletion.and_then(|deletion| deletion.at.checked_sub(jiff::SignedDuration::from_secs(deletion.grace_seconds)).ok());
-    let reported = life::ended(view) || view.containers.iter().all(|container| container.terminated);
-    let known = if reported {
-        view.finished.map(|finished| deleted.map_or(finished, |deleted| finished.max(deleted)))
-    } else {
-        view.deletion.map(|deletion| later(deletion.at, unreachable_after)).filter(|at| *at <= wall)
-    };
-    known.unwrap_or(wall)
 }

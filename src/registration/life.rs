@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use crate::pod::{Phase, PodView};
+use crate::pod::{Deletion, Phase, PodView};
 
 /// What is known of a pod's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,18 @@ pub fn life(pod: &PodView, served: bool, node: Node, now: jiff::Timestamp, unrea
         live_stage(pod, served, node)
     };
     Life { stage, forced }
+}
+
+/// Since when the containers of a pod that is gone are gone, as far as can be known; `now` where nobody says.
+pub fn gone_since(pod: &PodView, now: jiff::Timestamp, unreachable_after: Duration) -> jiff::Timestamp {
+    let deleted = pod.deletion.and_then(Deletion::requested);
+    let reported = ended(pod) || pod.containers.iter().all(|container| container.terminated);
+    let known = if reported {
+        pod.finished.map(|finished| deleted.map_or(finished, |deleted| finished.max(deleted)))
+    } else {
+        pod.deletion.map(|deletion| later(deletion.at, unreachable_after)).filter(|at| *at <= now)
+    };
+    known.unwrap_or(now)
 }
 
 /// Whether the pod ended by itself: the kubelet writes such a phase only when nothing runs any more.

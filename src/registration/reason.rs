@@ -94,7 +94,7 @@ impl Reason {
     ];
 
     /// The word, in CamelCase as Kubernetes wants it.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::WaitingForContainers => "WaitingForContainers",
             Self::Registering => "Registering",
