@@ -6,9 +6,9 @@
 //! Absent on purpose: defaults of the configuration (`config`).
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 /// Keeps external load balancers and service registries in lockstep with Kubernetes pods.
 #[derive(Debug, Parser)]
@@ -28,6 +28,15 @@ pub enum Command {
     Inject(InjectArgs),
     /// Check a configuration: every error at its path and line.
     Check(CheckArgs),
+    /// Show what pods wait for: a table, or the life of one pod.
+    ///
+    /// Asks only the API server, so it works without credentials for a registry. Pods are grouped by workload, the worst first.
+    /// Exit code: 0 all is well, 1 a pod is stuck, 2 nothing could be read.
+    Status(StatusArgs),
+    /// Go through the cluster and name each broken link, with the change that mends it.
+    ///
+    /// Asks only the API server. Exit code: 0 nothing is wrong, 1 something is, 2 nothing could be read.
+    Doctor(DoctorArgs),
     /// Break glass: let pods go, so that Lockstep holds nothing of them any more.
     Release(ReleaseArgs),
     /// Run the small durable registry of the http contract.
@@ -37,7 +46,37 @@ pub enum Command {
     /// A write that was answered survives a crash. The whole contract is docs/registry-http.openapi.yaml.
     #[command(after_long_help = REGISTRY_EXAMPLES)]
     Registry(RegistryArgs),
+    /// Print completions for a shell.
+    #[command(after_long_help = COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
+    /// Write the manual pages.
+    Manual(ManualArgs),
 }
+
+/// Parses the command line. As `kubectl-lockstep` the program is a plugin of kubectl, and calls itself as people call it then.
+pub fn parse() -> Arguments {
+    let own_name = std::env::args_os().next().unwrap_or_default();
+    let plugin = Path::new(&own_name).file_stem().is_some_and(|name| name == PLUGIN);
+    let mut command = Arguments::command();
+    if plugin {
+        command = command.bin_name(AS_PLUGIN);
+    }
+    Arguments::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+}
+
+/// Name of the program by which kubectl finds it as a plugin.
+const PLUGIN: &str = "kubectl-lockstep";
+/// The plugin as people call it.
+const AS_PLUGIN: &str = "kubectl lockstep";
+
+/// What `lockstep completions --help` teaches.
+const COMPLETIONS_EXAMPLES: &str = "\
+bash:
+  lockstep completions bash > ~/.local/share/bash-completion/completions/lockstep
+zsh, with a folder of $fpath:
+  lockstep completions zsh > ~/.zfunc/_lockstep
+fish:
+  lockstep completions fish > ~/.config/fish/completions/lockstep.fish";
 
 /// What `lockstep registry --help` teaches.
 const REGISTRY_EXAMPLES: &str = "\
@@ -189,27 +228,148 @@ pub struct CheckArgs {
     pub schema: bool,
 }
 
-/// Flags of `lockstep release`.
+/// Which cluster, and which namespace of it, as kubectl has them.
 #[derive(Args, Debug)]
-pub struct ReleaseArgs {
-    /// Pods to let go, as `NAMESPACE/NAME` or `NAME`.
-    #[arg(value_name = "POD", required_unless_present = "all")]
-    pub pods: Vec<String>,
-    /// Every pod, after deleting the webhook configuration and taking the Lease for good: the way to take Lockstep out.
-    #[arg(long, conflicts_with = "pods")]
-    pub all: bool,
-    /// Namespace of pods that are named without one.
-    #[arg(short = 'n', long, default_value = "default", value_name = "NAMESPACE")]
-    pub namespace: String,
+pub struct AccessArgs {
+    /// The kubeconfig, instead of $KUBECONFIG or ~/.kube/config.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig, instead of its current one.
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// Namespace, instead of the context's.
+    #[arg(short = 'n', long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
     /// Namespace of Lockstep itself.
     #[arg(long, env = "LOCKSTEP_NAMESPACE", default_value = crate::names::OWN_NAMESPACE, value_name = "NAMESPACE")]
     pub own_namespace: String,
+}
+
+/// Flags of `lockstep status`.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// Show the life of this pod, as `NAME` or `NAMESPACE/NAME`.
+    #[arg(value_name = "POD")]
+    pub pod: Option<String>,
+    /// Pods of all namespaces.
+    #[arg(short = 'A', long, conflicts_with_all = ["pod", "namespace"])]
+    pub all_namespaces: bool,
+    /// Only pods of this workload, as `NAME` or `KIND/NAME`.
+    #[arg(long, value_name = "WORKLOAD", conflicts_with = "pod")]
+    pub workload: Option<String>,
+    /// Only pods that belong into this registry.
+    #[arg(long, value_name = "NAME", conflicts_with = "pod")]
+    pub registry: Option<String>,
+    /// Only pods in this state, as in `Registering`.
+    #[arg(long, value_name = "REASON", conflicts_with = "pod")]
+    pub reason: Option<String>,
+    /// Form of the output; for people if left out.
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+    /// Follow what happens, until interrupted.
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Print the JSON Schema of `--output` instead.
+    #[arg(long, exclusive = true)]
+    pub schema: bool,
+    /// Which cluster.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Flags of `lockstep doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Form of the output; for people if left out.
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+    /// Print the JSON Schema of `--output` instead.
+    #[arg(long, exclusive = true)]
+    pub schema: bool,
+    /// Which cluster; with a namespace only its workloads are looked at, else those of every opted-in namespace.
+    #[command(flatten)]
+    pub access: AccessArgs,
+}
+
+/// Flags of `lockstep release`.
+#[derive(Args, Debug)]
+#[command(group(ArgGroup::new("which").required(true).args(["pods", "workload", "whole_namespace", "all"])))]
+pub struct ReleaseArgs {
+    /// Pods to let go, as `NAME` or `NAMESPACE/NAME`.
+    #[arg(value_name = "POD")]
+    pub pods: Vec<String>,
+    /// Every pod of this workload, as `NAME` or `KIND/NAME`, in the namespace.
+    #[arg(long, value_name = "WORKLOAD")]
+    pub workload: Option<String>,
+    /// Every pod of this namespace.
+    #[arg(long, value_name = "NAMESPACE", conflicts_with = "namespace")]
+    pub whole_namespace: Option<String>,
+    /// Every pod of the cluster, after deleting the webhook configuration and taking the Lease: the way to take Lockstep out.
+    #[arg(long)]
+    pub all: bool,
+    /// Say what would be done and what would be lost, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not ask, also on a terminal.
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Which cluster.
+    #[command(flatten)]
+    pub access: AccessArgs,
     /// MutatingWebhookConfiguration to delete with --all.
     #[arg(long, env = "LOCKSTEP_WEBHOOK_CONFIGURATION", default_value = crate::names::WEBHOOK_CONFIGURATION, value_name = "NAME")]
     pub webhook_configuration: String,
     /// Logging.
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+/// Whether output may have colours: not where somebody has set `NO_COLOR` (<https://no-color.org>), or the terminal is dumb.
+#[expect(clippy::disallowed_methods, reason = "this file reads the environment")]
+pub fn colours_allowed() -> bool {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    set("NO_COLOR").is_none() && set("TERM").is_none_or(|terminal| terminal != "dumb")
+}
+
+/// Shells that completions are made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// bash, 4 or newer.
+    Bash,
+    /// zsh.
+    Zsh,
+    /// fish.
+    Fish,
+}
+
+impl Shell {
+    /// What makes them.
+    pub fn generator(self) -> clap_complete::Shell {
+        match self {
+            Self::Bash => clap_complete::Shell::Bash,
+            Self::Zsh => clap_complete::Shell::Zsh,
+            Self::Fish => clap_complete::Shell::Fish,
+        }
+    }
+}
+
+/// Flags of `lockstep completions`.
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum, value_name = "SHELL")]
+    pub shell: Shell,
+    /// Name of the program that is completed.
+    #[arg(long, default_value = "lockstep", value_name = "NAME")]
+    pub name: String,
+}
+
+/// Flags of `lockstep manual`.
+#[derive(Args, Debug)]
+pub struct ManualArgs {
+    /// Folder that gets the pages.
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
 }
 
 /// Flags of `lockstep registry`.

@@ -3,7 +3,13 @@
 //! Invariant: a command ends with 0, 1 (found something) or 2 (could not look).
 //! Absent on purpose: `serve`, whose wiring is `runtime`.
 
+mod access;
 pub mod check;
+pub mod doctor;
 pub mod inject;
+mod output;
 pub mod registry;
 pub mod release;
+pub mod shell;
+pub mod status;
+mod workload;

@@ -5,12 +5,11 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use lockstep::args::{Arguments, Command};
+use lockstep::args::{self, Command};
 use lockstep::{commands, runtime};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = args::parse();
     let workers = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let outcome = workers.map_err(anyhow::Error::from).and_then(|workers| workers.block_on(dispatch(arguments.command)));
     outcome.unwrap_or_else(|error| {
@@ -24,8 +23,12 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => runtime::serve(*args).await,
         Command::Inject(args) => commands::inject::run(args).await,
         Command::Check(args) => commands::check::run(args).await,
+        Command::Status(args) => commands::status::run(args).await,
+        Command::Doctor(args) => commands::doctor::run(args).await,
         Command::Release(args) => commands::release::run(args).await,
         Command::Registry(args) => commands::registry::run(args).await,
+        Command::Completions(args) => commands::shell::completions(&args),
+        Command::Manual(args) => commands::shell::manual(&args),
     }
 }
 

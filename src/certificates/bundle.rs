@@ -32,6 +32,11 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// A CA that no file of ours has is left in a caBundle for this long: kubelets bring new files to every node within minutes.
 const FORGET: Duration = Duration::from_secs(2 * 3600);
 
+/// When the last of the CAs of a bundle ends, in seconds of Unix time; `None` where there is none.
+pub(crate) fn last_end(bundle: &str) -> Option<i64> {
+    x509::authorities(bundle).iter().map(|ca| ca.span.to).max()
+}
+
 /// The two kinds of webhook configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -8,11 +8,12 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow, bail};
 use serde::Serialize;
 
-use super::inject::{read, say};
-use crate::args::{CheckArgs, Output};
+use super::inject::read;
+use super::output::{data, say};
+use crate::args::CheckArgs;
 use crate::config::{self, Advice, ConfigError};
 use crate::names::CONFIG_KEY;
-use crate::yaml::{self, Limits, Node, Position, json, print};
+use crate::yaml::{self, Limits, Node, Position};
 
 /// A manifest that holds a whole ConfigMap, managed fields included.
 const MANIFEST: Limits = Limits { bytes: 4 << 20, nodes: 200_000 };
@@ -54,11 +55,7 @@ pub async fn run(args: CheckArgs) -> anyhow::Result<ExitCode> {
     let valid = report.valid;
     match args.output {
         None => say(&for_people(&report, &path.display().to_string()))?,
-        Some(output) => {
-            let text = serde_json::to_string(&report).context("a report")?;
-            let node = json::values(&text).context("a report")?.remove(0);
-            say(&if output == Output::Json { print::pretty_json(&node) } else { print::yaml(&node) })?;
-        }
+        Some(output) => say(&data(&report, output)?)?,
     }
     Ok(if valid { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 
+use super::output::say;
 use crate::admission::{Delays, Snapshot, answer, offline, prestop};
 use crate::args::{InjectArgs, Output};
 use crate::config::{self, Configuration};
@@ -125,14 +126,6 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
         bail!("{}: larger than {} MiB", path.display(), INPUT_BYTES >> 20);
     }
     Ok(bytes)
-}
-
-/// Writes to standard output; a reader that has gone away is no error.
-pub(super) fn say(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.context("standard output"),
-    }
 }
 
 /// Writes warnings to standard error, with `whose` they are.

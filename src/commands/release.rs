@@ -1,13 +1,16 @@
 //! `lockstep release`: break glass. Pods are let go, so that Lockstep holds nothing of them any more.
 //!
-//! With `--all` it is the way to take Lockstep out: no pod is prepared any more, no replica reconciles any more, then every pod goes free.
-//! Targets stay registered: traffic goes on, and nobody deregisters them but whoever comes next.
+//! One pod, a workload, a namespace, or all. With `--all` it is the way to take Lockstep out: no pod is prepared any more, no replica
+//! reconciles any more, then every pod goes free. Targets stay registered: traffic goes on, and nobody deregisters them but whoever
+//! comes next.
 //!
 //! Invariant: only our finalizer, our gate and our mark are touched, in one patch that names the UID; running it twice does no harm.
 //! Absent on purpose: registries; this must work when none of them can be reached.
 
+mod effect;
+
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,16 +18,19 @@ use anyhow::Context;
 use futures_util::StreamExt;
 use futures_util::stream;
 
+use super::access::{self, Access};
+use super::workload::{self, Named};
 use crate::args::ReleaseArgs;
 use crate::certificates::bundle::Kind;
 use crate::names;
 use crate::pod::PodView;
-use crate::reconcile::cluster::{ApiError, Cluster, ConditionPatch, Page, PodPatch, Presence};
-use crate::reconcile::kubernetes::{Api, KubeCluster, Own};
+use crate::reconcile::cluster::{ApiError, Cluster, Page};
+use crate::reconcile::kubernetes::{KubeCluster, Own, decode};
 use crate::reconcile::tokio_clock::TokioClock;
 use crate::reconcile::{Clock, cluster::LeaseRecord};
 use crate::target::PodKey;
 use crate::telemetry;
+use effect::{Effect, is_free};
 
 /// Holder of the Lease from then on.
 const HOLDER: &str = "lockstep-release";
@@ -59,11 +65,89 @@ enum Outcome {
 /// Runs the command: 0 when every pod is free, 1 when one is not, 2 when the API server cannot be asked.
 pub async fn run(args: ReleaseArgs) -> anyhow::Result<ExitCode> {
     telemetry::start(&args.log)?;
-    let api = Api::connect().await.context("no access to a cluster")?;
-    let own = Own { namespace: args.own_namespace.clone(), identity: HOLDER.into(), config_map: String::new() };
-    let release = Release { cluster: KubeCluster::new(api, TokioClock::start(), own) };
-    let all_free = if args.all { release.everything(&args.webhook_configuration).await? } else { release.named(&args).await? };
+    let access = access::connect(&args.access).await?;
+    let own = Own { namespace: access.own_namespace.clone(), identity: HOLDER.into(), config_map: String::new() };
+    let release = Release { cluster: KubeCluster::new(access.api.clone(), TokioClock::start(), own) };
+    let held = held(&access, &args).await?;
+    if args.dry_run || asks(&args) {
+        foretell(&held, &args);
+    }
+    if args.dry_run {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if asks(&args) && !confirmed(held.pods.len())? {
+        say("nothing was done");
+        return Ok(ExitCode::from(1));
+    }
+    let all_free = if args.all { release.everything(&args.webhook_configuration).await? } else { release.these(&held).await };
     Ok(if all_free { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// What is asked for.
+struct Held {
+    /// Pods, also those that nothing is held of.
+    pods: Vec<PodView>,
+    /// Pods that were named and are not there.
+    missing: Vec<PodKey>,
+}
+
+/// Reads the pods that are asked for.
+async fn held(access: &Access, args: &ReleaseArgs) -> anyhow::Result<Held> {
+    let mut held = Held { pods: Vec::new(), missing: Vec::new() };
+    for named in &args.pods {
+        let key = access.pod(named)?;
+        let path = format!("/api/v1/namespaces/{}/pods/{}", key.namespace, key.name);
+        match retried(async || access.api.list(&path, None).await).await {
+            Ok(bytes) => held.pods.push(decode::pod(std::str::from_utf8(&bytes).context("the API server's answer")?)?),
+            Err(error) if error.code() == Some(404) => held.missing.push(key),
+            Err(error) => return Err(error).with_context(|| format!("pod {key} cannot be read")),
+        }
+    }
+    if !args.pods.is_empty() || (args.all && !args.dry_run && !asks(args)) {
+        return Ok(held);
+    }
+    let collection = match &args.whole_namespace {
+        _ if args.all => "/api/v1/pods".to_owned(),
+        Some(namespace) => format!("/api/v1/namespaces/{namespace}/pods"),
+        None => format!("/api/v1/namespaces/{}/pods", access.namespace),
+    };
+    let pods = retried(async || access.list(&collection, "", decode::pod).await).await.context("pods cannot be listed")?;
+    let named = args.workload.as_deref().map(Named::parse);
+    let meant = |pod: &PodView| {
+        let (kind, name) = workload::of(pod);
+        named.as_ref().is_none_or(|named| named.means(&kind, &name))
+    };
+    held.pods.extend(pods.into_iter().filter(|pod| !is_free(pod) && meant(pod)));
+    Ok(held)
+}
+
+/// Says what will be done, and what is lost by it.
+fn foretell(held: &Held, args: &ReleaseArgs) {
+    if args.all {
+        let name = &args.webhook_configuration;
+        say(&format!("webhook configurations {name}: would be deleted; new pods start unprepared"));
+        say(&format!("Lease {}: would be taken; no replica reconciles any more", names::LEASE));
+    }
+    for pod in &held.pods {
+        say(&format!("pod {}: {}", pod.key, Effect::of(pod)));
+    }
+    for key in &held.missing {
+        say(&format!("pod {key}: {}", Outcome::Gone.words()));
+    }
+    say(effect::LOSS);
+}
+
+/// Whether somebody is there to be asked.
+fn asks(args: &ReleaseArgs) -> bool {
+    !args.yes && std::io::stdin().is_terminal()
+}
+
+fn confirmed(pods: usize) -> anyhow::Result<bool> {
+    let mut answer = String::new();
+    let mut complaint = std::io::stderr().lock();
+    write!(complaint, "Let {pods} pods go? [y/N] ").and_then(|()| complaint.flush()).context("standard error")?;
+    std::io::stdin().lock().read_line(&mut answer).context("standard input")?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
 struct Release {
@@ -71,20 +155,17 @@ struct Release {
 }
 
 impl Release {
-    async fn named(&self, args: &ReleaseArgs) -> anyhow::Result<bool> {
-        let mut all_free = true;
-        for name in &args.pods {
-            let (namespace, name) = name.split_once('/').unwrap_or((&args.namespace, name));
-            let key = PodKey::new(namespace, name);
-            let pod = retried(async || self.cluster.pod(&key).await).await.with_context(|| format!("pod {key} cannot be read"))?;
-            let outcome = match pod {
-                Some(pod) => self.free(&pod).await,
-                None => Outcome::Gone,
-            };
+    async fn these(&self, held: &Held) -> bool {
+        let outcomes = stream::iter(&held.pods).map(async |pod| (&pod.key, self.free(pod).await)).buffered(AT_ONCE);
+        let mut outcomes: Vec<(&PodKey, Outcome)> = outcomes.collect().await;
+        outcomes.extend(held.missing.iter().map(|key| (key, Outcome::Gone)));
+        for (key, outcome) in &outcomes {
             say(&format!("pod {key}: {}", outcome.words()));
-            all_free &= matches!(outcome, Outcome::Released | Outcome::Free);
         }
-        Ok(all_free)
+        if outcomes.is_empty() {
+            say("nothing of Lockstep is on any such pod");
+        }
+        outcomes.iter().all(|(_, outcome)| matches!(outcome, Outcome::Released | Outcome::Free))
     }
 
     async fn everything(&self, webhook_configuration: &str) -> anyhow::Result<bool> {
@@ -199,15 +280,28 @@ impl Release {
         if is_free(pod) {
             return Outcome::Free;
         }
-        let patch = release_patch(pod, TokioClock::start().wall());
+        let patch = effect::patch(pod, TokioClock::start().wall());
         match retried(async || self.cluster.patch_pod(&pod.key, &patch).await).await {
-            Ok(_) => Outcome::Released,
+            Ok(_) => {
+                self.tell(pod).await;
+                Outcome::Released
+            }
             Err(error) if matches!(error.code(), Some(404 | 422)) => Outcome::Gone,
             Err(error) => {
                 let (namespace, pod) = (&pod.key.namespace, &pod.key.name);
                 tracing::warn!(%namespace, %pod, error = &error as &dyn std::error::Error, "a pod cannot be released");
                 Outcome::Failed
             }
+        }
+    }
+}
+
+impl Release {
+    /// Leaves an Event; nothing waits for it, since a namespace that ends takes none.
+    async fn tell(&self, pod: &PodView) {
+        if let Err(error) = self.cluster.event(&effect::event(pod)).await {
+            let (namespace, pod) = (&pod.key.namespace, &pod.key.name);
+            tracing::debug!(%namespace, %pod, error = &error as &dyn std::error::Error, "an event cannot be written");
         }
     }
 }
@@ -227,33 +321,6 @@ impl Outcome {
             Self::Gone => "not there",
             Self::Failed => "could not be released",
         }
-    }
-}
-
-/// Whether nothing of ours holds the pod: neither its start nor its end.
-fn is_free(pod: &PodView) -> bool {
-    let gate_open = !pod.gated || pod.gate.as_ref().is_some_and(|gate| gate.status);
-    let ours = pod.finalizer || pod.gated || pod.labels.get(names::MANAGED_LABEL).is_some();
-    !ours || (!pod.finalizer && gate_open && pod.released)
-}
-
-/// Finalizer off, gate open, and the mark that tells the reconciler to leave the pod alone.
-fn release_patch(pod: &PodView, now: jiff::Timestamp) -> PodPatch {
-    let was_open = pod.gate.as_ref().is_some_and(|gate| gate.status);
-    let gate = ConditionPatch {
-        type_: names::GATE,
-        status: true,
-        reason: "Released",
-        message: "lockstep release let this pod go; its targets stay as they are".into(),
-        transition: (!was_open).then_some(now),
-    };
-    PodPatch {
-        uid: pod.uid.clone(),
-        resource_version: None,
-        conditions: if pod.gated { vec![gate] } else { Vec::new() },
-        finalizer: Some(Presence::Absent),
-        label: false,
-        annotations: vec![(names::RELEASED_ANNOTATION, names::RELEASED_VALUE.to_owned())],
     }
 }
 
@@ -278,69 +345,7 @@ fn say(line: &str) {
 
 #[cfg(test)]
 mod tests {
-    use rstest::rstest;
-    use serde_json::{Value, json};
-
     use super::*;
-    use crate::reconcile::kubernetes::decode;
-
-    const RUNNING: &str = include_str!("../reconcile/kubernetes/examples/pod-running.json");
-
-    fn pod(change: impl FnOnce(&mut Value)) -> PodView {
-        let mut value = serde_json::from_str(RUNNING).unwrap();
-        change(&mut value);
-        decode::pod(&value.to_string()).unwrap()
-    }
-
-    fn with_gate(pod: &mut Value, status: &str) {
-        pod["status"]["conditions"].as_array_mut().unwrap().push(json!({"type": names::GATE, "status": status, "reason": "R"}));
-    }
-
-    fn strip(pod: &mut Value) {
-        pod["metadata"]["finalizers"] = Value::Null;
-        pod["metadata"]["labels"] = json!({"app": "web"});
-        pod["spec"]["readinessGates"] = Value::Null;
-    }
-
-    #[rstest]
-    #[case(json!({}), true)]
-    #[case(json!({"finalizers": [names::FINALIZER]}), false)]
-    #[case(json!({"labels": {names::MANAGED_LABEL: "true"}}), false)]
-    #[case(json!({"finalizers": ["example.org/other"], "labels": {"app": "web"}}), true)]
-    fn what_is_held_by_us(#[case] metadata: Value, #[case] free: bool) {
-        let stripped = pod(|pod| {
-            strip(pod);
-            pod["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
-        });
-        assert_eq!(is_free(&stripped), free);
-        assert!(!is_free(&pod(|_| {})), "gate, finalizer and label are on it");
-    }
-
-    #[test]
-    fn a_pod_is_free_once_the_patch_is_in() {
-        let held = pod(|_| {});
-        let patch = release_patch(&held, jiff::Timestamp::UNIX_EPOCH);
-        assert_eq!(patch.finalizer, Some(Presence::Absent));
-        let freed = pod(|pod| {
-            pod["metadata"]["finalizers"] = json!([]);
-            pod["metadata"]["annotations"] = json!({ patch.annotations[0].0: patch.annotations[0].1 });
-            with_gate(pod, if patch.conditions[0].status { "True" } else { "False" });
-        });
-        assert!(is_free(&freed));
-    }
-
-    #[test]
-    fn the_transition_moves_only_with_the_status() {
-        let transition = |pod: &PodView| release_patch(pod, jiff::Timestamp::UNIX_EPOCH).conditions[0].transition;
-        assert_eq!(transition(&pod(|pod| with_gate(pod, "True"))), None);
-        assert!(transition(&pod(|pod| with_gate(pod, "False"))).is_some());
-        assert!(transition(&pod(|_| {})).is_some());
-    }
-
-    #[test]
-    fn a_pod_without_the_gate_gets_no_condition() {
-        assert!(release_patch(&pod(strip), jiff::Timestamp::UNIX_EPOCH).conditions.is_empty());
-    }
 
     #[tokio::test(start_paused = true)]
     async fn only_what_may_pass_is_tried_again() {

@@ -306,7 +306,8 @@ impl From<Lease> for LeaseRecord {
     }
 }
 
-fn managed_query() -> String {
+/// Selects the managed pods in a list or a watch.
+pub(crate) fn managed_query() -> String {
     format!("labelSelector={}", query_value(&format!("{}={}", names::MANAGED_LABEL, names::MANAGED_VALUE)))
 }
 

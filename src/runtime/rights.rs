@@ -6,6 +6,7 @@
 //! Invariant: the rules here and those of the chart are the same, rule by rule; a test holds them together.
 //! Absent on purpose: stopping; a replica with a missing right still answers reviews.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
@@ -18,6 +19,7 @@ use crate::reconcile::kubernetes::Api;
 use crate::reconcile::kubernetes::api;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+const REVIEWS_OF_OTHERS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
 /// One rule of a role.
 #[derive(Clone, Copy, Debug)]
@@ -82,11 +84,24 @@ pub const RULES: &[Rule] = &[
     rule("coordination.k8s.io", "leases", &["get", "patch"], &[names::LEASE], "no replica reconciles").at(Place::Own),
 ];
 
+/// The rights that a ServiceAccount of ours lacks, each with what does not work without it; whoever asks needs the right to ask.
+pub(crate) async fn lacking(api: &Api, namespace: &str, account: &str) -> Result<BTreeMap<String, &'static str>, ApiError> {
+    let user = format!("system:serviceaccount:{namespace}:{account}");
+    let mut missing = BTreeMap::new();
+    // Whether there is a CA of our own is not known from outside, so its Secret is not asked for.
+    for right in rights(false) {
+        if !has(api, &right, namespace, Some(&user)).await? {
+            missing.insert(right.to_string(), right.rule.without);
+        }
+    }
+    Ok(missing)
+}
+
 /// Asks for every right, says which are missing, and counts them.
 pub async fn review(api: Api, namespace: String, own_certificate: bool, metrics: &Metrics) {
     let mut missing = 0;
     for right in rights(own_certificate) {
-        match has(&api, &right, &namespace).await {
+        match has(&api, &right, &namespace, None).await {
             Ok(true) => {}
             Ok(false) => {
                 missing += 1;
@@ -140,7 +155,8 @@ fn rights(own_certificate: bool) -> impl Iterator<Item = Right> {
     })
 }
 
-async fn has(api: &Api, right: &Right, namespace: &str) -> Result<bool, ApiError> {
+/// Whether `user` has it, or whoever asks.
+async fn has(api: &Api, right: &Right, namespace: &str, user: Option<&str>) -> Result<bool, ApiError> {
     #[derive(Deserialize)]
     struct Review {
         status: Status,
@@ -151,15 +167,19 @@ async fn has(api: &Api, right: &Right, namespace: &str) -> Result<bool, ApiError
     }
     let (resource, subresource) = right.rule.resource.split_once('/').unwrap_or((right.rule.resource, ""));
     let namespace = if right.rule.place == Place::Cluster { "" } else { namespace };
-    let body = json!({
+    let (path, kind) = if user.is_some() { (REVIEWS_OF_OTHERS, "SubjectAccessReview") } else { (REVIEWS, "SelfSubjectAccessReview") };
+    let mut body = json!({
         "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
+        "kind": kind,
         "spec": { "resourceAttributes": {
             "group": right.rule.group, "resource": resource, "subresource": subresource,
             "verb": right.verb, "name": right.name, "namespace": namespace,
         } },
     });
-    let answer = api.create(REVIEWS, &body).await?;
+    if let Some(user) = user {
+        body["spec"]["user"] = user.into();
+    }
+    let answer = api.create(path, &body).await?;
     Ok(api::decode::<Review>(&answer)?.status.allowed)
 }
 

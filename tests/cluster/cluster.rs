@@ -93,9 +93,10 @@ impl Cluster {
         self.handle("start", program);
     }
 
-    /// Runs a command as a person would type it, with kubectl on the path, and answers what it printed; it must go well.
+    /// Runs a command as a person would type it, with kubectl on the path and Lockstep as its plugin, and answers what it printed; it must go well.
     pub(crate) fn shell(&self, command: &str, variables: &[(&str, &str)]) -> String {
-        let path = std::env::join_paths([self.ground.bin.clone(), "/usr/bin".into(), "/bin".into()]).expect("no path has a colon");
+        let path = [self.ground.bin.clone(), self.path("plugins"), "/usr/bin".into(), "/bin".into()];
+        let path = std::env::join_paths(path).expect("no path has a colon");
         let set: String = variables.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect();
         self.run("/bin/sh", &["-euc", &format!("PATH='{}'\n{set}{command}", path.to_string_lossy())], "")
     }

@@ -60,6 +60,10 @@ const BOUND: &[(&str, &str, &str)] = &[
     ("doubled", "strict", "local"),
     ("leaving", "enabled", "local"),
     ("first", "strict", "local"),
+    ("shown", "enabled", "local"),
+    ("freed", "enabled", "local"),
+    ("ailing", "enabled", "local"),
+    ("sound", "enabled", "local"),
 ];
 
 /// Namespace that a binding selects, but that is not opted in.

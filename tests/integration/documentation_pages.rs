@@ -12,7 +12,7 @@ pub(crate) const ON_A_CLUSTER: [&str; 3] = ["docs/install.md", "docs/upgrading.m
 /// A namespace leaves, then the cluster: the first block by the story of the pages, the second by that of the uninstall.
 pub(crate) const REMOVING: &str = "docs/removing.md";
 /// Pages whose commands other stories run, and one whose command is the measurement that it speaks of.
-pub(crate) const ELSEWHERE: [&str; 3] = [REMOVING, "docs/without-lockstep.md", "docs/zero-loss.md"];
+pub(crate) const ELSEWHERE: [&str; 4] = ["docs/commands.md", REMOVING, "docs/without-lockstep.md", "docs/zero-loss.md"];
 /// Where the runbooks are.
 pub(crate) const RUNBOOKS: &str = "docs/runbooks";
 

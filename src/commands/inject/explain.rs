@@ -6,15 +6,14 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
-use anyhow::Context;
 use serde::Serialize;
 
 use crate::admission::offline::Explained;
 use crate::admission::prestop::Sums;
 use crate::admission::{Reason, Snapshot};
 use crate::args::Output;
+use crate::commands::output;
 use crate::config::{Configuration, Drain, show_duration};
-use crate::yaml::{json, print};
 
 /// What an answer is about.
 #[derive(Clone, Debug, Default)]
@@ -62,20 +61,15 @@ struct SumsData {
 }
 
 /// The explanations of all objects of an input.
-pub(super) fn print(all: &[(Subject, Explained)], snapshot: &Snapshot, output: Option<Output>) -> anyhow::Result<String> {
-    let Some(output) = output else {
+pub(super) fn print(all: &[(Subject, Explained)], snapshot: &Snapshot, form: Option<Output>) -> anyhow::Result<String> {
+    let Some(form) = form else {
         return Ok(all.iter().map(|(subject, explained)| for_people(subject, explained, snapshot)).collect::<Vec<_>>().join("\n"));
     };
     let data: Vec<Data<'_>> = all.iter().map(|(subject, explained)| data(subject, explained, &snapshot.configuration)).collect();
-    let text = match &data[..] {
-        [one] => serde_json::to_string(one),
-        all => serde_json::to_string(all),
-    };
-    let node = json::values(&text.context("an explanation")?).context("an explanation")?.remove(0);
-    Ok(match output {
-        Output::Json => print::pretty_json(&node),
-        Output::Yaml => print::yaml(&node),
-    })
+    match &data[..] {
+        [one] => output::data(one, form),
+        all => output::data(&all, form),
+    }
 }
 
 fn data<'a>(subject: &'a Subject, explained: &'a Explained, configuration: &'a Configuration) -> Data<'a> {

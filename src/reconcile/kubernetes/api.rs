@@ -51,7 +51,12 @@ pub enum PatchKind {
 impl Api {
     /// Reads where the API server is (the pod's service account, else the kubeconfig) without calling it.
     pub async fn connect() -> Result<Self, ApiError> {
-        let mut config = kube::Config::infer().await.map_err(|error| ApiError::Unreachable(error.to_string()))?;
+        let config = kube::Config::infer().await.map_err(|error| ApiError::Unreachable(error.to_string()))?;
+        Self::to(config)
+    }
+
+    /// The API server of a configuration, which is not called yet.
+    pub fn to(mut config: kube::Config) -> Result<Self, ApiError> {
         config.connect_timeout = Some(REQUEST_TIMEOUT);
         config.default_retry = false;
         let client = kube::Client::try_from(config).map_err(|error| ApiError::Unreachable(chain(&error)))?;

@@ -1,0 +1,55 @@
+//! `lockstep doctor`: goes through the cluster and names each broken link, with the change that mends it.
+//!
+//! Invariant: only the API server is asked, and only to read.
+//! Invariant: each check is a pure function of what was read before; what could not be read is a note, never a finding.
+//! Absent on purpose: what only a registry knows (its health checks, who owns a target group).
+
+mod facts;
+mod finding;
+mod install;
+mod pods;
+mod reading;
+mod workloads;
+
+use std::process::ExitCode;
+
+use super::access;
+use super::output::{data, say};
+use crate::args::DoctorArgs;
+use finding::Findings;
+
+/// Runs the command: 0 where nothing is wrong, 1 where something is.
+pub async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
+    if args.schema {
+        say(&finding::schema())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let access = access::connect(&args.access).await?;
+    let (facts, notes) = reading::read(&access, args.access.namespace.as_deref()).await?;
+    let findings = [install::check(&facts), pods::check(&facts), workloads::check(&facts)].concat();
+    let all = Findings { notes, findings };
+    say(&args.output.map_or_else(|| Ok(finding::for_people(&all)), |output| data(&all, output))?)?;
+    Ok(if all.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::facts::Facts;
+    use crate::config;
+
+    /// A cluster with a binding of the pods `app=web` of namespace `shop`, and a sleep of 45 s for them.
+    pub(super) fn facts() -> Facts {
+        let text = "apiVersion: lockstep.dev/v1alpha1\nkind: Configuration\ncluster: test\n\
+            registries: [{name: lan, http: {url: 'http://a:1'}}]\n\
+            bindings: [{name: web, namespaces: [shop], podSelector: {matchLabels: {app: web}}, registry: lan, service: web, port: http, \
+            drain: {fixed: 30s}}]\n";
+        let configuration = config::parse(text).unwrap();
+        let mut facts = Facts::empty("2026-11-29T17:30:00Z".parse().unwrap(), "lockstep-system");
+        facts.namespaces = Some(vec!["shop".into()]);
+        facts.ground.bindings = configuration.bindings.clone();
+        facts.ground.rules = configuration.registration.clone();
+        facts.text = Some(text.into());
+        facts.configuration = Some(configuration);
+        facts
+    }
+}

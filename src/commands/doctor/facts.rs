@@ -1,0 +1,82 @@
+//! What the checks look at, read before any of them begins.
+//!
+//! Invariant: a fact that could not be read is absent, and then nothing is found about it.
+//! Absent on purpose: reading (`reading`), judging (the checks).
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::commands::status::outlook::Ground;
+use crate::commands::status::sight::{Sight, Told};
+use crate::config::{Binding, Configuration};
+use crate::pod::PodView;
+use crate::reconcile::cluster::LeaseRecord;
+use crate::registration::claim::Debt;
+
+/// The cluster, as far as the checks look at it.
+#[derive(Debug)]
+pub(super) struct Facts {
+    /// When it was read.
+    pub(super) now: Timestamp,
+    /// Namespace of Lockstep.
+    pub(super) own_namespace: String,
+    /// Opted-in namespaces, without those that are left out of the look.
+    pub(super) namespaces: Option<Vec<String>>,
+    /// Deployments, StatefulSets and DaemonSets of those, as they stand.
+    pub(super) workloads: Vec<Value>,
+    /// Pods of those namespaces, managed or not.
+    pub(super) pods: Vec<Sight>,
+    /// Our warnings about them.
+    pub(super) told: Vec<Told>,
+    /// Rules, bindings and nodes.
+    pub(super) ground: Ground,
+    /// The configuration's text: absent if it could not be read, empty where it is not there.
+    pub(super) text: Option<String>,
+    /// The configuration, where it is valid.
+    pub(super) configuration: Option<Configuration>,
+    /// Our MutatingWebhookConfiguration: `Null` where it is not there.
+    pub(super) webhook: Option<Value>,
+    /// The Lease.
+    pub(super) lease: Option<LeaseRecord>,
+    /// The debts.
+    pub(super) debts: Vec<Debt>,
+    /// Pods of Lockstep itself, as they stand.
+    pub(super) replicas: Vec<Value>,
+    /// Rights that the program lacks, each with what does not work without it.
+    pub(super) missing_rights: BTreeMap<String, &'static str>,
+}
+
+impl Facts {
+    /// Nothing but a time.
+    pub(super) fn empty(now: Timestamp, own_namespace: &str) -> Self {
+        Self {
+            now,
+            own_namespace: own_namespace.to_owned(),
+            namespaces: None,
+            workloads: Vec::new(),
+            pods: Vec::new(),
+            told: Vec::new(),
+            ground: Ground::default(),
+            text: None,
+            configuration: None,
+            webhook: None,
+            lease: None,
+            debts: Vec::new(),
+            replicas: Vec::new(),
+            missing_rights: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a namespace is opted in; where that could not be read, every one is taken for it.
+    pub(super) fn is_opted_in(&self, namespace: &str) -> bool {
+        self.namespaces.as_ref().is_none_or(|names| names.iter().any(|name| name == namespace))
+    }
+
+    /// The bindings that select a pod.
+    pub(super) fn bindings_of<'f>(&'f self, pod: &'f PodView) -> impl Iterator<Item = &'f Binding> {
+        let selects = |binding: &&Binding| binding.selects(&pod.key.namespace, |key| pod.labels.get(key));
+        self.ground.bindings.iter().filter(selects)
+    }
+}

@@ -1,0 +1,248 @@
+//! Checks of pods: held, without a gate, prepared for other times, or found fault with by admission.
+//!
+//! Invariant: pure; what is wrong with many pods of one workload is one finding.
+//! Absent on purpose: workloads as such (`workloads`).
+
+use std::collections::BTreeMap;
+
+use super::facts::Facts;
+use super::finding::{Code, Finding};
+use crate::admission;
+use crate::admission::prestop::Sums;
+use crate::commands::status::outlook::{Standing, outlook, span};
+use crate::commands::status::sight::{Sight, Told};
+use crate::commands::workload;
+use crate::config::{Configuration, Drain};
+use crate::names;
+use crate::registration::life;
+
+/// All that is wrong with pods.
+pub(super) fn check(facts: &Facts) -> Vec<Finding> {
+    [stuck(facts), debts(facts), without_gate(facts), sleeps(facts), admission(facts)].into_iter().flatten().collect()
+}
+
+fn stuck(facts: &Facts) -> Vec<Finding> {
+    let held = facts.pods.iter().filter(|sight| sight.pod.finalizer || sight.pod.gated);
+    let judged = held.filter_map(|sight| {
+        let told: Vec<&Told> = facts.told.iter().filter(|told| told.uid == sight.pod.uid.as_str()).collect();
+        let outlook = outlook(sight, &told, &facts.ground, facts.now);
+        if outlook.standing != Standing::Stuck {
+            return None;
+        }
+        let since = outlook.since.map(|since| format!(" for {}", span(facts.now.duration_since(since)))).unwrap_or_default();
+        let evidence = format!("{}{since}: waits for {}; the registry: {}", outlook.state.as_str(), outlook.waits_for?, outlook.registry);
+        let change = outlook.help.first().map(|help| format!("`{}` {}", help.command, help.effect)).unwrap_or_default();
+        Some(Finding::new(
+            Code::PodStuck,
+            format!("Pod {}", sight.pod.key),
+            evidence,
+            "it takes no part in serving, or does not go away",
+            change,
+        ))
+    });
+    judged.collect()
+}
+
+fn debts(facts: &Facts) -> Vec<Finding> {
+    let owed = facts.debts.iter().map(|debt| {
+        let age = span(facts.now.duration_since(debt.since));
+        Finding::new(
+            Code::Debt,
+            debt.claim.to_string(),
+            format!("owed for {age}, of pod {}, which is gone", debt.pod),
+            "the registry may still send traffic to an address that nobody serves, or that another pod has by now",
+            "see why the registry does not let go; it is paid by itself once it does, and given up after a day",
+        )
+    });
+    owed.collect()
+}
+
+fn without_gate(facts: &Facts) -> Vec<Finding> {
+    let lacks = |sight: &&Sight| {
+        let pod = &sight.pod;
+        let opted_out = pod.labels.get(names::INJECT_LABEL).is_some_and(|value| value == names::INJECT_DISABLED);
+        let passes = pod.gated || pod.completes || pod.released || opted_out || !life::live(pod);
+        !passes && facts.is_opted_in(&pod.key.namespace) && facts.bindings_of(pod).next().is_some()
+    };
+    let finding = |(about, pods): (String, Vec<&Sight>)| {
+        Finding::new(
+            Code::NoGate,
+            about,
+            format!("{} without the readiness gate: {}", count(&pods), listed(&pods)),
+            "they count as Ready before the registry knows them, so a rollout goes on too early; they were made before the opt-in, or while \
+             Lockstep did not answer",
+            "restart the workload, as with `kubectl rollout restart`",
+        )
+    };
+    grouped(facts.pods.iter().filter(lacks)).into_iter().map(finding).collect()
+}
+
+/// Pods whose sleep is shorter than the configuration asks for by now, as far as it can be known without asking a registry.
+fn sleeps(facts: &Facts) -> Vec<Finding> {
+    let Some(configuration) = &facts.configuration else { return Vec::new() };
+    let wanted = |sight: &Sight| wanted_sleep(facts, configuration, sight);
+    let short = |sight: &&Sight| {
+        let has = sight.pod.record.sleep_seconds;
+        // Where a limit has cut it, admission has found that.
+        let cut = sight.pod.record.findings.iter().any(|code| **code == *admission::Finding::SleepCut.as_str());
+        life::live(&sight.pod) && !cut && has.zip(wanted(sight)).is_some_and(|(has, wanted)| has < wanted)
+    };
+    let finding = |(about, pods): (String, Vec<&Sight>)| {
+        let has = pods.iter().filter_map(|sight| sight.pod.record.sleep_seconds).min().unwrap_or_default();
+        let wanted = pods.iter().filter_map(|sight| wanted(sight)).max().unwrap_or_default();
+        Finding::new(
+            Code::SleepTooShort,
+            about,
+            format!("{} sleep for {has} s, and the drain delay and the margin ask for {wanted} s by now", count(&pods)),
+            "the configuration was changed after they were made; they stop while the outside may still send",
+            "restart the workload before anything else replaces its pods, as with `kubectl rollout restart`",
+        )
+    };
+    grouped(facts.pods.iter().filter(short)).into_iter().map(finding).collect()
+}
+
+fn wanted_sleep(facts: &Facts, configuration: &Configuration, sight: &Sight) -> Option<i64> {
+    let known = facts.bindings_of(&sight.pod).filter(|binding| !matches!(binding.drain, Drain::FromRegistry { .. }));
+    let drain = known.map(|binding| binding.drain.without_answer()).max()?;
+    i64::try_from(Sums::new(drain, 0, &configuration.injection).after_max_sleep).ok()
+}
+
+fn admission(facts: &Facts) -> Vec<Finding> {
+    let mut found: BTreeMap<(String, admission::Finding), Vec<&Sight>> = BTreeMap::new();
+    for sight in facts.pods.iter().filter(|sight| life::live(&sight.pod)) {
+        for code in sight.pod.record.findings.iter().filter_map(|code| admission::Finding::of_code(code)) {
+            found.entry((workload_of(sight), code)).or_default().push(sight);
+        }
+    }
+    let finding = |((about, code), pods): ((String, admission::Finding), Vec<&Sight>)| {
+        let evidence = format!("{}: {} ({})", code.as_str(), code.meaning(), count(&pods));
+        Finding::new(Code::Admission, about, evidence, "docs/findings.md says what is lost by it", code.remedy())
+    };
+    found.into_iter().map(finding).collect()
+}
+
+fn grouped<'a>(sights: impl Iterator<Item = &'a Sight>) -> BTreeMap<String, Vec<&'a Sight>> {
+    let mut groups: BTreeMap<String, Vec<&Sight>> = BTreeMap::new();
+    for sight in sights {
+        groups.entry(workload_of(sight)).or_default().push(sight);
+    }
+    groups
+}
+
+fn workload_of(sight: &Sight) -> String {
+    let (kind, name) = workload::of(&sight.pod);
+    format!("{kind} {}/{name}", sight.pod.key.namespace)
+}
+
+fn count(pods: &[&Sight]) -> String {
+    match pods.len() {
+        1 => "1 pod".to_owned(),
+        more => format!("{more} pods"),
+    }
+}
+
+/// The first few names.
+fn listed(pods: &[&Sight]) -> String {
+    const NAMED: usize = 3;
+    let names: Vec<&str> = pods.iter().take(NAMED).map(|sight| &*sight.pod.key.name).collect();
+    let more = if pods.len() > NAMED { ", ..." } else { "" };
+    format!("{}{more}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::commands::doctor::tests::facts;
+    use crate::registration::claim::parse_debts;
+
+    /// A pod that nothing is wrong with.
+    fn well() -> Value {
+        json!({
+            "metadata": {
+                "namespace": "shop", "name": "web-1", "uid": "u", "finalizers": [names::FINALIZER],
+                "labels": {"app": "web", names::MANAGED_LABEL: "true"},
+                "annotations": {names::RECORD_ANNOTATION: r#"{"version":1,"bindings":["web"],"sleepSeconds":45,"findings":[]}"#},
+            },
+            "spec": {"nodeName": "n", "readinessGates": [{"conditionType": names::GATE}]},
+            "status": {"phase": "Running", "podIP": "10.0.0.5", "conditions": [
+                {"type": "ContainersReady", "status": "True", "lastTransitionTime": "2026-11-29T17:00:00Z"},
+                {"type": names::GATE, "status": "True", "reason": "Registered"},
+            ]},
+        })
+    }
+
+    fn found(pods: &[Value]) -> Vec<Finding> {
+        let mut facts = facts();
+        facts.pods = pods.iter().map(|pod| Sight::read(&pod.to_string()).unwrap()).collect();
+        check(&facts)
+    }
+
+    fn with(pointer: &str, value: Value) -> Value {
+        let mut pod = well();
+        *pod.pointer_mut(pointer).unwrap() = value;
+        pod
+    }
+
+    fn record(record: &str) -> Value {
+        with("/metadata/annotations", json!({ names::RECORD_ANNOTATION: record }))
+    }
+
+    #[rstest]
+    #[case::held(with("/status/conditions/1", json!({"type": names::GATE, "status": "False", "reason": "PortNotFound"})), Code::PodStuck)]
+    #[case::no_gate(with("/spec/readinessGates", json!([])), Code::NoGate)]
+    #[case::short_sleep(record(r#"{"version":1,"sleepSeconds":20}"#), Code::SleepTooShort)]
+    #[case::found_fault(record(r#"{"version":1,"sleepSeconds":45,"findings":["NoReadinessProbe"]}"#), Code::Admission)]
+    fn a_broken_link_is_found(#[case] pod: Value, #[case] code: Code) {
+        let codes: Vec<Code> = found(&[pod]).into_iter().map(|finding| finding.code).collect();
+        assert_eq!(codes, [code]);
+    }
+
+    #[rstest]
+    #[case::as_it_is(well())]
+    #[case::longer_sleep(record(r#"{"version":1,"sleepSeconds":60}"#))]
+    #[case::no_sleep_at_all(record(r#"{"version":1}"#))]
+    #[case::an_unknown_finding(record(r#"{"version":1,"sleepSeconds":45,"findings":["OfTheFuture"]}"#))]
+    fn all_is_well(#[case] pod: Value) {
+        assert_eq!(found(&[pod]), []);
+    }
+
+    #[rstest]
+    #[case(json!({"metadata": {"labels": {"app": "web", names::INJECT_LABEL: "disabled"}}}))]
+    #[case(json!({"metadata": {"labels": {"app": "other"}}}))]
+    #[case(json!({"spec": {"restartPolicy": "Never"}}))]
+    #[case(json!({"status": {"phase": "Succeeded"}}))]
+    fn a_pod_that_needs_no_gate_lacks_none(#[case] change: Value) {
+        let mut pod = json!({"metadata": {"namespace": "shop", "name": "a", "labels": {"app": "web"}}, "spec": {}, "status": {}});
+        for (part, fields) in change.as_object().unwrap() {
+            pod[part].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        }
+        assert_eq!(found(&[pod]), []);
+    }
+
+    #[test]
+    fn many_pods_of_one_workload_are_one_finding() {
+        let pods: Vec<Value> = (0..5)
+            .map(|number| {
+                let mut pod = with("/spec/readinessGates", json!([]));
+                pod["metadata"]["name"] = json!(format!("web-{number}"));
+                pod["metadata"]["ownerReferences"] = json!([{"kind": "StatefulSet", "name": "web", "uid": "o", "controller": true}]);
+                pod
+            })
+            .collect();
+        let all = found(&pods);
+        assert_eq!((all.len(), &*all[0].about), (1, "StatefulSet shop/web"));
+        assert!(all[0].evidence.starts_with("5 pods without") && all[0].evidence.ends_with("..."), "{}", all[0].evidence);
+    }
+
+    #[test]
+    fn a_debt_is_told_with_its_age() {
+        let mut facts = facts();
+        facts.debts = parse_debts("lan/web 10.0.0.5:80 shop/web-1 uid-1 2026-11-29T16:30:00Z");
+        let all = check(&facts);
+        assert_eq!(all[0].code, Code::Debt);
+        assert!(all[0].evidence.contains("60m") && all[0].evidence.contains("shop/web-1"), "{}", all[0].evidence);
+    }
+}

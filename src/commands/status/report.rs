@@ -1,0 +1,325 @@
+//! What `status` found, as data: grouped by workload, the worst first.
+//!
+//! The types are the documented shape of `-o json|yaml`; docs/status.schema.json is made from them.
+//!
+//! Invariant: pure; nothing is shown to people that is not in the data.
+//! Absent on purpose: decisions about one pod (`outlook`, `timeline`), how it looks (`text`).
+
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::outlook::{self, Ground, Help, Outlook, Standing};
+use super::sight::{Sight, Told};
+use super::timeline::{Reached, Stage, timeline};
+use crate::commands::workload::{self, Named};
+use crate::config::Mode;
+use crate::pod::PodView;
+use crate::registration::Reason;
+
+/// Which pods are asked for; what is `None` takes all.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wanted {
+    /// Name of the workload, or `kind/name`.
+    pub(super) workload: Option<Named>,
+    /// Name of a registry that it has, or wants, targets in.
+    pub(super) registry: Option<String>,
+    /// Its state.
+    pub(super) reason: Option<Reason>,
+}
+
+/// Managed pods, grouped by workload, the worst first.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    /// What a reader must know of the whole: what could not be read, that nobody reconciles.
+    pub(super) notes: Vec<String>,
+    /// The workloads.
+    pub(super) workloads: Vec<Workload>,
+}
+
+/// The pods of one workload.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Workload {
+    /// Namespace.
+    pub(super) namespace: String,
+    /// Kind, as in `Deployment`; `Pod` for a pod that nothing controls.
+    pub(super) kind: String,
+    /// Name.
+    pub(super) name: String,
+    /// Its pods, the worst first.
+    pub(super) pods: Vec<Pod>,
+}
+
+/// One pod.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Pod {
+    /// Namespace.
+    pub(super) namespace: String,
+    /// Name.
+    pub(super) name: String,
+    /// UID.
+    pub(super) uid: String,
+    /// Where it stands: one of the words that conditions, Events and metrics use.
+    pub(super) state: String,
+    /// `stuck` (it needs a person), `waiting` (within its time) or `settled`.
+    pub(super) standing: Standing,
+    /// Since when it stands there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) since: Option<Time>,
+    /// The readiness gate; absent where the pod has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) gate: Option<Gate>,
+    /// Names of the bindings that select it.
+    pub(super) bindings: Vec<String>,
+    /// What is registered of it, or claimed.
+    pub(super) targets: Vec<Target>,
+    /// What the registry says, as far as it stands on the pod.
+    pub(super) registry: String,
+    /// What it waits for; absent where it is at rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) waits_for: Option<String>,
+    /// How long it waits at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) until: Option<Time>,
+    /// What happens then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) then: Option<String>,
+    /// What a person can do, the mildest first.
+    pub(super) help: Vec<HelpData>,
+    /// Codes of what a person should fix on it.
+    pub(super) findings: Vec<String>,
+}
+
+/// A readiness gate.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Gate {
+    /// Whether it lets the pod be Ready.
+    pub(super) open: bool,
+    /// Reason of its condition.
+    pub(super) reason: String,
+    /// Message of its condition.
+    pub(super) message: String,
+}
+
+/// A target that is claimed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Target {
+    /// Name of the registry in the configuration.
+    pub(super) registry: String,
+    /// The registry's name for the service.
+    pub(super) service: String,
+    /// Address and port.
+    pub(super) address: String,
+    /// Whether another controller owns it, and Lockstep only waits on it.
+    pub(super) observed: bool,
+}
+
+/// A command that helps.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct HelpData {
+    /// The command.
+    pub(super) command: String,
+    /// What it does, or shows.
+    pub(super) effect: String,
+}
+
+/// One pod, with its life so far.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Life {
+    /// What a reader must know of the whole.
+    pub(super) notes: Vec<String>,
+    /// The pod; absent where it is gone and only Events tell of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pod: Option<Pod>,
+    /// The stages that it has reached.
+    pub(super) timeline: Vec<StageData>,
+    /// Warnings about it that Lockstep told, the oldest first.
+    pub(super) warnings: Vec<Warning>,
+}
+
+/// A stage that was reached.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct StageData {
+    /// Which.
+    pub(super) stage: Stage,
+    /// When.
+    pub(super) at: Time,
+    /// Whole seconds since the stage before; absent for the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) after_seconds: Option<i64>,
+    /// Who keeps the time: a condition, a field, or an Event.
+    pub(super) source: &'static str,
+}
+
+/// A warning that Lockstep told.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Warning {
+    /// Its reason.
+    pub(super) reason: String,
+    /// Its sentence.
+    pub(super) note: String,
+    /// When it was told last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) last: Option<Time>,
+}
+
+/// A time, as RFC 3339 in UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(transparent)]
+pub(super) struct Time(#[schemars(with = "String", extend("format" = "date-time"))] pub(super) Timestamp);
+
+/// The report of many pods.
+pub(super) fn report(sights: &[&Sight], told: &[&Told], ground: &Ground, wanted: &Wanted, notes: Vec<String>, now: Timestamp) -> Report {
+    let mut workloads: Vec<Workload> = Vec::new();
+    for sight in sights {
+        let (kind, name) = workload::of(&sight.pod);
+        if wanted.workload.as_ref().is_some_and(|named| !named.means(&kind, &name)) {
+            continue;
+        }
+        let about: Vec<&Told> = told.iter().filter(|one| one.uid == sight.pod.uid.as_str()).copied().collect();
+        let outlook = outlook::outlook(sight, &about, ground, now);
+        if !wanted.takes(sight, &outlook, ground) {
+            continue;
+        }
+        let pod = pod(sight, outlook, ground);
+        let namespace = &*sight.pod.key.namespace;
+        match workloads.iter_mut().find(|known| known.namespace == namespace && known.kind == kind && known.name == name) {
+            Some(known) => known.pods.push(pod),
+            None => workloads.push(Workload { namespace: namespace.to_owned(), kind, name, pods: vec![pod] }),
+        }
+    }
+    for workload in &mut workloads {
+        workload.pods.sort_by(|one, other| badness(one).cmp(&badness(other)));
+    }
+    workloads.sort_by(|one, other| worst(one).cmp(&worst(other)));
+    Report { notes, workloads }
+}
+
+/// The report of one pod; `told` are Events about it.
+pub(super) fn life(sight: Option<&Sight>, told: &[&Told], ground: &Ground, notes: Vec<String>, now: Timestamp) -> Life {
+    let reached = timeline(sight, told);
+    let stage = |(index, one): (usize, &Reached)| StageData {
+        stage: one.stage,
+        at: Time(one.at),
+        after_seconds: index.checked_sub(1).map(|before| one.at.as_second() - reached[before].at.as_second()),
+        source: one.source,
+    };
+    let mut warnings: Vec<&Told> = told.iter().copied().filter(|one| one.ours && one.warning).collect();
+    warnings.sort_by_key(|one| one.last);
+    Life {
+        notes,
+        pod: sight.map(|sight| pod(sight, outlook::outlook(sight, told, ground, now), ground)),
+        timeline: reached.iter().enumerate().map(stage).collect(),
+        warnings: warnings
+            .into_iter()
+            .map(|one| Warning { reason: one.reason.clone(), note: one.note.clone(), last: one.last.map(Time) })
+            .collect(),
+    }
+}
+
+/// JSON Schema of both shapes, with a line break at the end.
+pub(super) fn schema() -> String {
+    #[derive(JsonSchema)]
+    #[schemars(untagged, title = "lockstep status -o json|yaml")]
+    #[expect(dead_code, reason = "it is read by the derive alone")]
+    enum Status {
+        /// Without a name.
+        Report(Report),
+        /// With the name of a pod.
+        Life(Box<Life>),
+    }
+    let schema = schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Status>();
+    let mut text = serde_json::to_string_pretty(&schema).expect("a schema always serialises");
+    text.push('\n');
+    text
+}
+
+impl Report {
+    /// All pods.
+    pub(super) fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.workloads.iter().flat_map(|workload| &workload.pods)
+    }
+}
+
+impl Pod {
+    /// Whether it needs a person.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.standing == Standing::Stuck
+    }
+}
+
+impl Wanted {
+    fn takes(&self, sight: &Sight, outlook: &Outlook, ground: &Ground) -> bool {
+        let claimed = |name: &str| sight.claims.iter().any(|claim| &*claim.service.registry == name);
+        let bound = |name: &str| {
+            let selecting = ground.bindings.iter().filter(|binding| selects(binding, &sight.pod));
+            selecting.into_iter().any(|binding| &*binding.service.registry == name)
+        };
+        self.reason.is_none_or(|reason| reason == outlook.state) && self.registry.as_ref().is_none_or(|name| claimed(name) || bound(name))
+    }
+}
+
+fn pod(sight: &Sight, outlook: Outlook, ground: &Ground) -> Pod {
+    let view = &sight.pod;
+    let target = |claim: &crate::registration::claim::Claim| Target {
+        registry: claim.service.registry.to_string(),
+        service: claim.service.service.to_string(),
+        address: claim.address.to_string(),
+        observed: claim.mode == Mode::Observe,
+    };
+    let gate = view.gate.as_ref().filter(|_| view.gated);
+    Pod {
+        namespace: view.key.namespace.to_string(),
+        name: view.key.name.to_string(),
+        uid: view.uid.to_string(),
+        state: outlook.state.as_str().to_owned(),
+        standing: outlook.standing,
+        since: outlook.since.map(Time),
+        gate: gate.map(|gate| Gate { open: gate.status, reason: gate.reason.clone(), message: gate.message.clone() }),
+        bindings: bindings(sight, ground),
+        targets: sight.claims.iter().map(target).collect(),
+        registry: outlook.registry,
+        waits_for: outlook.waits_for,
+        until: outlook.until.map(Time),
+        then: outlook.then,
+        help: outlook.help.into_iter().map(|Help { command, effect }| HelpData { command, effect }).collect(),
+        findings: sight.pod.record.findings.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// The bindings of now; where the configuration is not known, those of the pod's admission.
+fn bindings(sight: &Sight, ground: &Ground) -> Vec<String> {
+    if ground.bindings.is_empty() {
+        return sight.pod.record.bindings.iter().map(ToString::to_string).collect();
+    }
+    ground.bindings.iter().filter(|binding| selects(binding, &sight.pod)).map(|binding| binding.name.to_string()).collect()
+}
+
+fn selects(binding: &crate::config::Binding, pod: &PodView) -> bool {
+    binding.selects(&pod.key.namespace, |key| pod.labels.get(key))
+}
+
+/// Orders pods: the worst first, of those the one that has been so for longest.
+fn badness(pod: &Pod) -> (Standing, Time, &str) {
+    (pod.standing, pod.since.unwrap_or(Time(Timestamp::MAX)), &pod.name)
+}
+
+/// Orders workloads by their worst pod; those at rest by name.
+fn worst(workload: &Workload) -> (Standing, Time, &str, &str) {
+    let (standing, since) = workload.pods.first().map_or((Standing::Settled, None), |pod| (pod.standing, pod.since));
+    let since = since.filter(|_| standing != Standing::Settled).unwrap_or(Time(Timestamp::MAX));
+    (standing, since, &workload.namespace, &workload.name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! A pod and its Events as `status` reads them: the reconciler's own view, and the times that only people ask for.
+//!
+//! Invariant: reading is total: what is missing or odd in an object is as if it were absent.
+//! Absent on purpose: what any of it means (`outlook`, `timeline`).
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::names;
+use crate::pod::PodView;
+use crate::reconcile::cluster::ApiError;
+use crate::reconcile::kubernetes::decode;
+use crate::registration::claim::Claim;
+use crate::registration::observe;
+
+/// A pod as it is now.
+#[derive(Clone, Debug)]
+pub(in crate::commands) struct Sight {
+    /// What the reconciler sees of it.
+    pub(in crate::commands) pod: PodView,
+    /// Its claims.
+    pub(in crate::commands) claims: Vec<Claim>,
+    /// `creationTimestamp`: admission had answered.
+    pub(in crate::commands) created: Option<Timestamp>,
+    /// When it got a node.
+    pub(in crate::commands) scheduled: Option<Timestamp>,
+    /// Since when it is Ready, where it is.
+    pub(in crate::commands) ready: Option<Timestamp>,
+    /// Why it has no node, in the scheduler's words.
+    pub(in crate::commands) unscheduled: Option<String>,
+    /// Containers that do not run, each with the kubelet's word for it.
+    pub(in crate::commands) troubled: Vec<String>,
+    /// Finalizers of others.
+    pub(in crate::commands) other_finalizers: Vec<String>,
+}
+
+/// An Event, trimmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::commands) struct Told {
+    /// UID of what it is about.
+    pub(in crate::commands) uid: String,
+    /// Whether Lockstep said it.
+    pub(in crate::commands) ours: bool,
+    /// Whether it warns.
+    pub(in crate::commands) warning: bool,
+    /// Its reason.
+    pub(in crate::commands) reason: String,
+    /// Its sentence.
+    pub(in crate::commands) note: String,
+    /// When it was said first.
+    pub(in crate::commands) first: Option<Timestamp>,
+    /// When it was said last.
+    pub(in crate::commands) last: Option<Timestamp>,
+}
+
+impl Sight {
+    /// Reads a pod.
+    pub(in crate::commands) fn read(json: &str) -> Result<Self, ApiError> {
+        let pod = decode::pod(json)?;
+        let whole: Value = serde_json::from_str(json).map_err(|_| ApiError::Unreadable("a pod that is no JSON".into()))?;
+        let scheduled = condition(&whole, "PodScheduled");
+        let finalizers = list(&whole, "/metadata/finalizers").filter_map(Value::as_str);
+        Ok(Self {
+            claims: observe::claims_of(&pod),
+            created: time(whole.pointer("/metadata/creationTimestamp")),
+            scheduled: scheduled.filter(|one| is_true(one)).and_then(|one| time(one.get("lastTransitionTime"))),
+            ready: condition(&whole, "Ready").filter(|one| is_true(one)).and_then(|one| time(one.get("lastTransitionTime"))),
+            unscheduled: scheduled.filter(|one| !is_true(one)).map(|one| text(one.get("message"))),
+            troubled: list(&whole, "/status/initContainerStatuses")
+                .chain(list(&whole, "/status/containerStatuses"))
+                .filter_map(troubled)
+                .collect(),
+            other_finalizers: finalizers.filter(|name| *name != names::FINALIZER).map(str::to_owned).collect(),
+            pod,
+        })
+    }
+}
+
+impl Told {
+    /// Reads an Event.
+    pub(in crate::commands) fn read(json: &str) -> Result<Self, ApiError> {
+        let event: Value = serde_json::from_str(json).map_err(|_| ApiError::Unreadable("an Event that is no JSON".into()))?;
+        let made = time(event.pointer("/metadata/creationTimestamp"));
+        let first = time(event.get("firstTimestamp")).or_else(|| time(event.get("eventTime"))).or(made);
+        Ok(Self {
+            uid: text(event.pointer("/involvedObject/uid")),
+            ours: [event.get("reportingComponent"), event.pointer("/source/component")].into_iter().any(|by| text(by) == names::COMPONENT),
+            warning: text(event.get("type")) == "Warning",
+            reason: text(event.get("reason")),
+            note: text(event.get("message")),
+            first,
+            last: time(event.get("lastTimestamp")).or_else(|| time(event.pointer("/series/lastObservedTime"))).or(first),
+        })
+    }
+}
+
+fn condition<'v>(pod: &'v Value, kind: &str) -> Option<&'v Value> {
+    list(pod, "/status/conditions").find(|one| one.get("type").and_then(Value::as_str) == Some(kind))
+}
+
+fn is_true(condition: &Value) -> bool {
+    condition.get("status").and_then(Value::as_str) == Some("True")
+}
+
+/// A container that waits for anything but its turn.
+fn troubled(status: &Value) -> Option<String> {
+    let reason = status.pointer("/state/waiting/reason")?.as_str()?;
+    let quiet = matches!(reason, "ContainerCreating" | "PodInitializing");
+    (!quiet).then(|| format!("{} {reason}", text(status.get("name"))))
+}
+
+fn list<'v>(value: &'v Value, pointer: &str) -> impl Iterator<Item = &'v Value> {
+    value.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
+}
+
+fn time(value: Option<&Value>) -> Option<Timestamp> {
+    value?.as_str()?.parse().ok()
+}
+
+/// A text on one line; empty where there is none.
+fn text(value: Option<&Value>) -> String {
+    let text = value.and_then(Value::as_str).unwrap_or_default();
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Sight, Told};
+
+    const RUNNING: &str = include_str!("../../reconcile/kubernetes/examples/pod-running.json");
+
+    #[test]
+    fn a_pod_is_read_with_its_times() {
+        let sight = Sight::read(RUNNING).unwrap();
+        assert_eq!(sight.created, Some("2026-11-29T16:53:41Z".parse().unwrap()));
+        assert!(sight.scheduled.is_some() && sight.unscheduled.is_none());
+        assert_eq!(sight.pod.record.bindings, ["web".into()]);
+        assert!(sight.other_finalizers.is_empty() && sight.troubled.is_empty());
+    }
+
+    #[test]
+    fn what_keeps_a_pod_from_running_is_read() {
+        let pod = r#"{"metadata":{"name":"a","finalizers":["lockstep.dev/deregistered","example.org/other"]},"status":{
+            "conditions":[{"type":"PodScheduled","status":"False","message":"0/3 nodes\nare available"}],
+            "containerStatuses":[{"name":"web","state":{"waiting":{"reason":"CrashLoopBackOff"}}},
+                {"name":"side","state":{"waiting":{"reason":"ContainerCreating"}}}]}}"#;
+        let sight = Sight::read(pod).unwrap();
+        assert_eq!(sight.unscheduled.as_deref(), Some("0/3 nodes are available"));
+        assert_eq!(sight.troubled, ["web CrashLoopBackOff"]);
+        assert_eq!(sight.other_finalizers, ["example.org/other"]);
+    }
+
+    #[test]
+    fn odd_objects_are_read_as_empty_ones() {
+        for odd in ["{}", r#"{"metadata":7,"status":[]}"#, r#"{"status":{"conditions":[7,{"type":"Ready"}],"containerStatuses":{}}}"#] {
+            let sight = Sight::read(odd).unwrap();
+            assert!(sight.created.is_none() && sight.ready.is_none() && sight.troubled.is_empty(), "{odd}");
+            assert!(Told::read(odd).unwrap().first.is_none(), "{odd}");
+        }
+        assert!(Sight::read("[").is_err() && Told::read("[").is_err());
+    }
+
+    #[test]
+    fn an_event_of_either_form_is_read() {
+        let old = r#"{"involvedObject":{"uid":"u"},"type":"Warning","reason":"RegistryFailing","message":"lan/web: down","source":{"component":"lockstep"},
+            "firstTimestamp":"2026-11-29T10:00:00Z","lastTimestamp":"2026-11-29T10:05:00Z"}"#;
+        let told = Told::read(old).unwrap();
+        assert!(told.ours && told.warning);
+        assert_ne!(told.first, told.last);
+        let new = r#"{"eventTime":"2026-11-29T10:00:00.123456Z","reportingComponent":"kubelet","reason":"Scheduled"}"#;
+        let told = Told::read(new).unwrap();
+        assert!(!told.ours && told.first.is_some() && told.first == told.last);
+    }
+}

@@ -1,0 +1,190 @@
+//! The commands of an operator, against the cluster as it is: what they show is compared with what was made to happen.
+//!
+//! Invariant: they run as a person runs them, with the administrator's kubeconfig and nothing else.
+//! Absent on purpose: what is said of each kind of pod (tables beside the code).
+
+use serde_json::{Value, json};
+
+use crate::cluster::eventually;
+use crate::documentation_pages::{blocks, read};
+use crate::stories::{SOON, await_none, await_ready, carries_finalizer, living, name, seen};
+use crate::world::{self, World};
+
+/// The program itself.
+const LOCKSTEP: &str = env!("CARGO_BIN_EXE_lockstep");
+
+pub(crate) fn status_tells_a_life(world: &World) {
+    let registry = world.registry();
+    registry.behave("shown", &json!({ "hold": true }));
+    world.cluster.apply(&[world::deployment("shown", 1)]);
+    let waiting = eventually("status says that the pod waits to be acknowledged", SOON, || {
+        let (code, report) = data(world, &["status", "--namespace", "shown"]);
+        let pod = report["workloads"][0]["pods"][0].clone();
+        if code == 0 && pod["state"] == "Registering" && pod["targets"][0]["service"] == "shown" {
+            Ok(pod)
+        } else {
+            Err(report.to_string())
+        }
+    });
+    assert_eq!((&waiting["standing"], &waiting["gate"]["open"]), (&json!("waiting"), &json!(false)));
+    assert!(waiting["until"].is_string() && waiting["then"].is_string(), "{waiting}");
+    let pod = waiting["name"].as_str().expect("a name");
+    let table = shown(world, &["status", "--namespace", "shown", "--workload", "deployment/web", "--reason", "registering"]);
+    assert!(table.contains("shown/deployment/web: 0 of 1 settled") && table.contains(pod), "{table}");
+    assert!(!table.contains("note: ") && !table.contains('\u{1b}'), "an administrator may read all, and no colours go to a pipe: {table}");
+
+    registry.behave("shown", &json!({}));
+    await_ready(world, "shown", 1);
+    let stages = |life: &Value| life["timeline"].as_array().into_iter().flatten().map(|one| one["stage"].clone()).collect::<Vec<_>>();
+    let (code, life) = data(world, &["status", "--namespace", "shown", pod]);
+    assert_eq!((code, &life["pod"]["state"]), (0, &json!("Registered")));
+    assert_eq!(stages(&life), ["admitted", "scheduled", "containersReady", "registered", "acknowledged", "ready"]);
+
+    registry.behave("shown", &json!({ "hold": true }));
+    world.cluster.kubectl(&["delete", "deployment/web", "--namespace", "shown"]);
+    eventually("status says that its end waits for the registry", SOON, || {
+        let (_, life) = data(world, &["status", &format!("shown/{pod}")]);
+        let waits_for = life["pod"]["waitsFor"].as_str().unwrap_or_default();
+        if life["pod"]["state"] == "Deregistering" && waits_for.ends_with("to be let go") { Ok(()) } else { Err(life.to_string()) }
+    });
+    let told = shown(world, &["status", &format!("shown/{pod}")]);
+    assert!(
+        told.contains("deleted") && told.contains("containers gone") && told.contains(&format!("lockstep release shown/{pod}")),
+        "{told}"
+    );
+    registry.behave("shown", &json!({}));
+    await_none(world, "shown");
+    eventually("what was is still told when the pod is gone", SOON, || {
+        let (code, life) = data(world, &["status", "--namespace", "shown", pod]);
+        let stages = stages(&life);
+        let ends = stages.last().is_some_and(|last| last == "deregistered") && stages.contains(&json!("acknowledged"));
+        if code == 0 && life["pod"].is_null() && ends { Ok(()) } else { Err(life.to_string()) }
+    });
+
+    let nobody = world.cluster.attempt(LOCKSTEP, &["status", "--namespace", "shown", "nobody"], "");
+    assert_eq!(nobody.status.code(), Some(2), "{nobody:?}");
+    let refused = world.cluster.attempt(LOCKSTEP, &["status", "--context", "elsewhere"], "");
+    let complaint = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && complaint.contains("context elsewhere"), "{complaint}");
+}
+
+pub(crate) fn released(world: &World) {
+    let registry = world.registry();
+    registry.behave("freed", &json!({ "hold": true }));
+    world.cluster.apply(&[world::deployment("freed", 2), world::pod("freed", "other", json!({}))]);
+    eventually("all three are registered, and wait", SOON, || {
+        let listed = registry.targets("freed");
+        if listed.len() == 3 { Ok(()) } else { Err(format!("{listed:?}")) }
+    });
+    let said = shown(world, &["release", "--namespace", "freed", "--workload", "deployment/web", "--dry-run"]);
+    assert_eq!(said.matches("its gate opens although nothing was acknowledged; stays registered: local/freed").count(), 2, "{said}");
+    assert!(living(world, "freed").iter().all(carries_finalizer), "nothing was done");
+
+    plugin(world);
+    let done = world.cluster.shell("kubectl lockstep release --namespace freed --workload web", &[]);
+    assert_eq!(done.matches(": released").count(), 2, "{done}");
+    eventually("the workload is Ready, the pod beside it is not", SOON, || {
+        let pods = living(world, "freed");
+        let free = pods.iter().filter(|pod| !carries_finalizer(pod) && crate::stories::holds(pod, "Ready")).count();
+        let held = pods.iter().filter(|pod| name(pod) == "other" && carries_finalizer(pod)).count();
+        if (free, held) == (2, 1) { Ok(()) } else { Err(pods.iter().map(seen).collect::<Vec<_>>().join("; ")) }
+    });
+    let (_, report) = data(world, &["status", "--namespace", "freed", "--workload", "web"]);
+    assert_eq!(report["workloads"][0]["pods"][1]["state"], "Released", "{report}");
+    let pods = living(world, "freed");
+    let freed = pods.iter().find(|pod| name(pod) != "other").expect("two of them");
+    crate::stories::await_told(world, "freed", name(freed), &["Released"]);
+
+    world.cluster.kubectl(&["delete", "deployment/web", "pod/other", "--namespace", "freed", "--wait=false"]);
+    eventually("what was let go does not wait, the other does", SOON, || match &world.cluster.pods("freed", "app=web")[..] {
+        [left] if name(left) == "other" => Ok(()),
+        pods => Err(pods.iter().map(seen).collect::<Vec<_>>().join("; ")),
+    });
+    let rest = world.cluster.shell("kubectl lockstep release --whole-namespace freed --yes", &[]);
+    assert!(rest.contains("pod freed/other: released"), "{rest}");
+    await_none(world, "freed");
+    registry.behave("freed", &json!({}));
+}
+
+pub(crate) fn doctor(world: &World) {
+    world.cluster.apply(&[world::deployment("sound", 1)]);
+    let pods = await_ready(world, "sound", 1);
+    let (code, found) = data(world, &["doctor", "--namespace", "sound"]);
+    assert_eq!((code, &found), (0, &json!({ "notes": [], "findings": [] })), "all is well");
+    every_command_of_the_page(world, "sound", name(&pods[0]));
+
+    let mut ailing = world::deployment("ailing", 2);
+    ailing["spec"]["progressDeadlineSeconds"] = json!(60);
+    ailing["spec"]["strategy"] = json!({ "type": "Recreate" });
+    let container = &mut ailing["spec"]["template"]["spec"]["containers"][0];
+    container["readinessProbe"] = json!({ "exec": { "command": ["/bin/sh", "-c", "exit 0"] } });
+    container["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": 1 } } });
+    container["ports"][0]["name"] = json!("other");
+    world.cluster.apply(&[ailing]);
+    let mut ungated = world::pod("ailing", "ungated", json!({ "lockstep.dev/inject": "disabled" }));
+    ungated["spec"]["containers"][0]["lifecycle"] = json!(null);
+    world.cluster.apply(&[ungated]);
+    world.cluster.kubectl(&["label", "pod", "ungated", "--namespace", "ailing", "lockstep.dev/inject-"]);
+
+    let deployment = "Deployment ailing/web";
+    let expected = [
+        ("PodStuck", "Pod ailing/web-", "PortNotFound"),
+        ("NoGate", "Pod ailing/ungated", "1 pod"),
+        ("Admission", deployment, "OwnPreStopShort"),
+        ("ProbeTrivial", deployment, "exit 0"),
+        ("ProgressDeadlineShort", deployment, "60"),
+        ("GoesDark", deployment, "Recreate"),
+    ];
+    eventually("the doctor names every broken link", SOON, || {
+        let (code, found) = data(world, &["doctor", "--namespace", "ailing"]);
+        let has = |(code, about, evidence): &(&str, &str, &str)| {
+            found["findings"].as_array().into_iter().flatten().any(|one| {
+                let says = |field: &str, text: &str| one[field].as_str().is_some_and(|said| said.contains(text));
+                one["code"] == **code && says("about", about) && says("evidence", evidence)
+            })
+        };
+        if code == 1 && expected.iter().all(has) { Ok(()) } else { Err(found.to_string()) }
+    });
+    world.cluster.kubectl(&["delete", "deployment/web", "pod/ungated", "--namespace", "ailing", "--wait=false"]);
+    await_none(world, "ailing");
+}
+
+/// Runs what the page of commands says, as it stands there.
+fn every_command_of_the_page(world: &World, namespace: &str, pod: &str) {
+    plugin(world);
+    let folder = world.cluster.path("plugins");
+    let folder = folder.to_str().expect("mktemp prints text");
+    let page = blocks(&read("docs/commands.md"));
+    let commands: Vec<_> = page.iter().filter(|block| block.language == "sh").collect();
+    assert!(commands.len() > 5, "{commands:?}");
+    for command in commands {
+        world.cluster.shell(&command.text, &[("NAMESPACE", namespace), ("POD", pod), ("FOLDER", folder)]);
+    }
+    assert!(std::path::Path::new(folder).join("man1/lockstep-status.1").exists());
+}
+
+/// Puts the program where kubectl finds it as a plugin.
+fn plugin(world: &World) {
+    let folder = world.cluster.path("plugins");
+    std::fs::create_dir_all(&folder).expect("the folder is ours");
+    for name in ["kubectl-lockstep", "lockstep"] {
+        match std::os::unix::fs::symlink(LOCKSTEP, folder.join(name)) {
+            // Another story was quicker.
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => panic!("{name}: {error}"),
+            _ => {}
+        }
+    }
+}
+
+/// Exit code and data of a command.
+fn data(world: &World, arguments: &[&str]) -> (i32, Value) {
+    let output = world.cluster.attempt(LOCKSTEP, &[arguments, &["--output", "json"]].concat(), "");
+    let code = output.status.code().expect("it was not killed");
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    (code, serde_json::from_slice(&output.stdout).unwrap_or(Value::String(complaint)))
+}
+
+/// What a command shows to people.
+fn shown(world: &World, arguments: &[&str]) -> String {
+    world.cluster.run(LOCKSTEP, arguments, "")
+}
