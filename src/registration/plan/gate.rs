@@ -32,7 +32,7 @@ pub(super) fn gate(draft: &mut Draft<'_>, closing: bool, claims_full: bool) -> O
         Stage::Waiting => waiting(o, open),
         Stage::Serving if !o.bound => Some(no_binding()),
         Stage::NotServing(_) if !o.bound => open.then(no_binding),
-        Stage::Serving if open => staying_open(o),
+        Stage::Serving if open => staying_open(draft),
         Stage::Serving => Some(opening(draft, claims_full)),
         Stage::NotServing(cause) if closing => Some(not_serving(cause)),
         // The reasons of `not_serving` tell the next leader that the target may be out of use.
@@ -63,11 +63,27 @@ fn waiting(o: &Observation, open: bool) -> Option<Gate> {
     Some(never_ready())
 }
 
-fn staying_open(o: &Observation) -> Option<Gate> {
-    if address_changed(o) {
+fn staying_open(draft: &mut Draft<'_>) -> Option<Gate> {
+    let o = draft.o;
+    if address_changed(o) && !is_let_through(draft) {
         return Some(closed(Reason::Registering, waits_for(o)));
     }
     (all_acknowledged(o) && o.gate.as_ref().is_some_and(|gate| gate.reason != Reason::Registered.as_str())).then(registered)
+}
+
+/// Whether the gate is open because its time is over, and would be opened again at once for the same reason.
+fn is_let_through(draft: &mut Draft<'_>) -> bool {
+    let o = draft.o;
+    o.rules.on_gate_timeout == OnGateTimeout::Open
+        && o.blocked.is_empty()
+        && o.gate.as_ref().is_some_and(|gate| gate.reason == Reason::GateTimeout.as_str())
+        && is_overdue(draft)
+}
+
+/// Whether the pod has been ready for so long that its gate should be open.
+fn is_overdue(draft: &mut Draft<'_>) -> bool {
+    let o = draft.o;
+    o.ready_since.is_some_and(|since| draft.due(later(since, o.rules.gate_timeout)))
 }
 
 fn opening(draft: &mut Draft<'_>, claims_full: bool) -> Gate {
@@ -75,7 +91,7 @@ fn opening(draft: &mut Draft<'_>, claims_full: bool) -> Gate {
     if all_acknowledged(o) {
         return registered();
     }
-    let overdue = o.ready_since.is_some_and(|since| draft.due(later(since, o.rules.gate_timeout)));
+    let overdue = is_overdue(draft);
     if overdue {
         draft.held = true;
         draft.tell(Reason::GateTimeout, || format!("The pod has not become Ready in time. {}", waits_for(o)));

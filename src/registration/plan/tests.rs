@@ -110,6 +110,20 @@ fn the_gate_is_false_before_the_drain() {
 }
 
 #[test]
+fn a_gate_that_the_time_out_opened_stays_open_where_a_new_address_cannot_be_claimed() {
+    let mut model = after(&[Event::ContainersReady, Event::Acknowledged, Event::GateTimeout]);
+    let mut moved = model.pod.targets[0].clone();
+    moved.address = "10.0.0.9:8080".parse().unwrap();
+    moved.claim = None;
+    moved.facts.traits = None;
+    model.pod.targets[0].role = Role::Stale;
+    model.pod.targets.push(moved);
+    model.rest();
+    let gate = model.pod.gate.as_ref().unwrap();
+    assert_eq!((gate.status, gate.reason.as_str()), (true, "GateTimeout"));
+}
+
+#[test]
 fn a_drain_that_never_left_lets_the_gate_return_at_once() {
     let mut model = after(&[Event::ContainersReady, Event::Acknowledged]);
     model.pod.gate.as_mut().unwrap().status = false;
