@@ -82,12 +82,14 @@ impl World {
             return false;
         }
         let Some(registry) = self.registries.get(&id.registry) else { return false };
+        let claimed = |at: SocketAddr| pod.claims.iter().any(|claim| claim.service == *id && claim.address == at);
         // While it served again it held no grant, and others may have been granted theirs; where it did so after its own drain, that is.
         let freed = |drained: Duration| pod.unready_since.is_some_and(|since| since > drained && self.is_recent(since));
         pod.registered.iter().any(|(one, address)| {
             one == id
                 && pod.ips.contains(&address.ip())
                 && at.is_none_or(|at| at == *address)
+                && claimed(*address)
                 && registry
                     .track(&id.service, &pod.uid, *address)
                     .is_some_and(|track| track.operation != Operation::Register && !freed(track.answered_at))

@@ -390,19 +390,18 @@ impl World {
         by_address && self.pods.iter().enumerate().any(heir)
     }
 
-    /// Whether a listing that was asked for after the pod's end did not show its observed target any more, where listings show the past:
-    /// the other controller may have put it there since, and nobody could know.
+    /// Whether the last listing that was asked for after the pod's end, if any, did not show its observed target any more: the other
+    /// controller may have put it there since, and nobody could know.
     fn was_read_as_gone(&self, id: PodId, claim: &Claim) -> bool {
         let pod = &self.pods[id];
-        let Some(end) = [pod.deleted_first, pod.ended].into_iter().flatten().map(|one| one.at).min() else { return false };
-        let Some(registry) = self.registries.get(&claim.service.registry).filter(|one| self.seeded && one.keeps_history) else {
+        let Some(end) = [pod.deleted_first, pod.ended].into_iter().flatten().map(|one| one.at).min().filter(|_| self.seeded) else {
             return false;
         };
-        let Some(service) = registry.services.get(&claim.service.service) else { return false };
-        service.received.iter().any(|listing| {
-            let mut here = at_address(&listing.snapshot, claim.address).iter();
-            listing.sent_at >= end && here.all(|one| self.counts_as_gone(pod, &claim.service, one.state))
-        })
+        let registry = self.registries.get(&claim.service.registry);
+        let Some(service) = registry.and_then(|one| one.services.get(&claim.service.service)) else { return false };
+        let last = service.received.iter().filter(|listing| listing.sent_at >= end).max_by_key(|listing| listing.sent);
+        let gone = |one: &Seen| self.counts_as_gone(pod, &claim.service, one.state);
+        last.is_some_and(|listing| at_address(&listing.snapshot, claim.address).iter().all(gone))
     }
 
     /// Whether nobody could know that it is held: a change was done once more, or listings show the past.
