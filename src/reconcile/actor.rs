@@ -69,6 +69,8 @@ pub(super) struct Actor<C, D: Drivers, K> {
     /// The process is stopping: nothing new is begun.
     pub(super) stopping: bool,
     listed: bool,
+    /// Version of the newest list of all pods.
+    newest_list: String,
     seq: u64,
     wall_check: Instant,
     lease_ended: bool,
@@ -116,6 +118,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             armed: BTreeMap::new(),
             stopping: false,
             listed: false,
+            newest_list: String::new(),
             seq: 1,
             wall_check: Instant::default(),
             lease_ended: false,
@@ -221,6 +224,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         match input {
             Input::Page(pods) => pods.into_iter().for_each(|pod| self.bring(pod)),
             Input::ListEnd { version, uids, wish } => self.list_ended(&version, &uids, wish),
+            Input::Pod(PodEvent::Applied(pod)) if self.is_history(&pod) => {}
             Input::Pod(PodEvent::Applied(pod)) => self.bring(*pod),
             Input::Pod(PodEvent::Deleted(pod)) => self.deleted(*pod),
             Input::Pod(PodEvent::Bookmark(_)) => {}
@@ -293,7 +297,15 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.clock.now().after(ahead).min(self.wall_check.max(self.clock.now()))
     }
 
+    /// Whether a watch that was opened anew tells of a pod that the newest list did not show any more.
+    fn is_history(&self, pod: &PodView) -> bool {
+        self.pods.get(&pod.uid).is_none() && version_is_older(&pod.resource_version, &self.newest_list)
+    }
+
     fn list_ended(&mut self, version: &str, uids: &BTreeSet<PodUid>, wish: u64) {
+        if !version_is_older(version, &self.newest_list) {
+            version.clone_into(&mut self.newest_list);
+        }
         let missing: Vec<PodUid> = self
             .pods
             .iter()
