@@ -357,6 +357,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         match answer {
             Ok(Some(pod)) if pod.uid == *uid => {
                 entry.doubtful = false;
+                entry.dropping.clear();
                 entry.missing = false;
                 entry.confirmed = began;
                 entry.unwatched = (!is_labelled(&pod)).then_some(now.after(UNWATCHED));

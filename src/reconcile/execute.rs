@@ -98,6 +98,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             Some(Ok(pod)) => {
                 entry.backoff.succeed();
                 entry.conflicted = false;
+                entry.dropping.clear();
                 entry.unwatched = entry.unwatched.filter(|_| !is_labelled(&pod));
                 self.metrics.pods.written(&entry.view, &pod, self.clock.wall());
                 self.bring(pod);
@@ -122,6 +123,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                 }
             }
             None => {
+                entry.dropping.clear();
                 // The tenure had run out. Where the Lease is renewed after all the term goes on, and nothing else would bring the pod back.
                 entry.backoff.fail(now, jitter);
                 self.retries.insert((entry.backoff.until(), uid.clone()));
@@ -212,12 +214,14 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         term.writes += 1;
         entry.busy = Busy::Writing;
         entry.tell.clone_from(&patch.tell);
-        if let Some(claims) = patch.claims.as_ref().filter(|claims| claims.status) {
-            let written = claim::parse(&claims.message).into_iter();
-            entry.writing = written
-                .filter(|claim| !entry.claims.iter().any(|known| known.same_target(claim)))
-                .map(|claim| (claim.service, claim.address))
-                .collect();
+        if let Some(claims) = &patch.claims {
+            let written = if claims.status { claim::parse(&claims.message) } else { Vec::new() };
+            let without = |these: &[claim::Claim], those: &[claim::Claim]| {
+                let left = these.iter().filter(|one| !those.iter().any(|other| other.same_target(one)));
+                left.map(|claim| (claim.service.clone(), claim.address)).collect()
+            };
+            entry.dropping = without(&entry.claims, &written);
+            entry.writing = without(&written, &entry.claims);
         }
         if patch.gate.as_ref().is_some_and(|gate| gate.status) {
             entry.memory.told = entry.memory.told.without(Reason::GateTimeout).without(Reason::RegistryFailing);

@@ -47,7 +47,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     fn look(&mut self, uid: &PodUid, asked: &mut BTreeSet<Asked>) {
         let now = self.clock.now();
         let Some(entry) = self.pods.get(uid) else { return };
-        if entry.missing || entry.unwatched.is_some_and(|at| now >= at) {
+        let unsure = entry.doubtful && !entry.dropping.is_empty();
+        if entry.missing || unsure || entry.unwatched.is_some_and(|at| now >= at) {
             if entry.busy == Busy::No && now >= entry.backoff.until() {
                 self.fetch(uid);
             }
@@ -175,7 +176,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             Some(service) => service.facts(&key, entry.ended, &current.cluster),
             None => Facts { traits: self.settings.traits(service), ..Facts::default() },
         };
-        Facts { heir: self.heir(uid, entry, service, address), owed: term.debts.recorded(service, &key), ..facts }
+        let dropping = entry.dropping.iter().any(|(of, at)| of == service && *at == address);
+        Facts { heir: self.heir(uid, entry, service, address), owed: term.debts.recorded(service, &key), dropping, ..facts }
     }
 
     /// The live pod that has taken over an address that `entry` does not serve at any more. Two live pods have no address in common:

@@ -92,6 +92,8 @@ pub struct Entry {
     pub booked: Vec<(ServiceId, SocketAddr)>,
     /// Claims that this process wrote and that the condition does not show yet.
     pub writing: Vec<(ServiceId, SocketAddr)>,
+    /// Claims that a write takes out; whether it was taken is not known yet.
+    pub dropping: Vec<(ServiceId, SocketAddr)>,
     /// Wall time at which it is looked at again.
     pub wake: Option<jiff::Timestamp>,
     /// Its exceptions that were counted.
@@ -301,6 +303,7 @@ impl Entry {
             waits: Vec::new(),
             booked: Vec::new(),
             writing: Vec::new(),
+            dropping: Vec::new(),
             wake: None,
             counted: Told::default(),
             missing: false,
@@ -322,6 +325,7 @@ impl Entry {
         self.waits.clear();
         self.booked.clear();
         self.writing.clear();
+        self.dropping.clear();
         self.wake = None;
         self.counted = Told::default();
     }

@@ -77,7 +77,8 @@ impl TargetView {
         use Outcome::{Accepted, NotFound, Refused, Unknown};
         let facts = &self.facts;
         let contested = facts.heir == Some(Heir::Doubtful);
-        if !self.ours_to_change() || facts.traits.is_none() || facts.taken || contested || self.must_read_first() {
+        let barred = facts.taken || facts.dropping || contested;
+        if !self.ours_to_change() || facts.traits.is_none() || barred || self.must_read_first() {
             return false;
         }
         let draining = matches!(facts.seen, Some(Seen::Listed { state: TargetState::Draining, .. }));

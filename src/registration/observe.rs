@@ -167,6 +167,8 @@ pub struct Facts {
     pub owned: bool,
     /// This process wrote the claim and has not registered it yet.
     pub fresh_claim: bool,
+    /// A write is on its way that takes the claim out, or one whose answer was lost; so the claim may be gone.
+    pub dropping: bool,
     /// A live pod that has taken over the address.
     pub heir: Option<Heir>,
     /// The budget allows to take it out.

@@ -451,6 +451,7 @@ fn any_target(dice: &mut Dice<'_>, number: u8) -> TargetView {
             taken: dice.of(&[false, false, true]),
             owned: dice.flip(),
             fresh_claim: dice.flip(),
+            dropping: dice.flip(),
             heir: dice.maybe(|dice| dice.of(&[Heir::Doubtful, Heir::Has, Heir::Claims])),
             granted: dice.flip(),
             owed: dice.flip(),

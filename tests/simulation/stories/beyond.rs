@@ -22,6 +22,8 @@ enum Beyond {
     Blocking,
     /// So can they, and the API server answers that many milliseconds late.
     SlowApi(u64),
+    /// The same, and what a watch shows is late by up to as many.
+    SlowWatch(u64),
 }
 
 /// Name, what is beyond the format, steps and expectations.
@@ -97,6 +99,25 @@ expect:
   - {at: 120s, metrics: {\"lockstep_pod_writes_total{outcome=unsent}\": 1}}
 ",
     ),
+    (
+        // Read as gone at 32.76 s. The write that drops the claim follows at once and is answered a second later; in between a watch shows
+        // the pod as it was just before: bound again, and with its claim.
+        "nothing is registered for a claim that a write on its way takes out",
+        Beyond::SlowWatch(1000),
+        "config:
+  bindings:
+    - {name: web, namespaces: [shop], podSelector: {matchLabels: {app: web}}, registry: sim, service: web, port: 8080, onUnbound: deregister}
+registries: {sim: {latency: 1s}}
+steps:
+  - {at: 10s, create: {pod: web, count: 3, ip: 10.0.0.10, containersReady: true}}
+  - {at: 30s, update: {pod: web-0, labels: {app: nobody}}}
+  - {at: 32740ms, update: {pod: web-0, labels: {app: web}}}
+expect:
+  - {at: 29s, pod: web-0, gate: \"True\", reason: Registered}
+  - {at: 33300ms, pod: web-0, claims: []}
+  - {at: 60s, pod: web-0, claims: [\"sim/web 10.0.0.10:8080\"]}
+",
+    ),
 ];
 
 /// How many there are.
@@ -123,9 +144,9 @@ impl Beyond {
     fn conditions(self) -> Conditions {
         let noise = match self {
             Self::Blocking => None,
-            Self::SlowApi(latency) => {
-                let until = Duration::MAX;
-                Some(Noise { random: Random(0), latency, steady: true, failures: 0, repeats: 0, late: 0, slow: 0, until })
+            Self::SlowApi(latency) | Self::SlowWatch(latency) => {
+                let (until, late) = (Duration::MAX, if matches!(self, Self::SlowWatch(_)) { latency } else { 0 });
+                Some(Noise { random: Random(0), latency, steady: true, failures: 0, repeats: 0, late, slow: 0, until })
             }
         };
         Conditions { noise, blocking: true, ..Conditions::default() }
