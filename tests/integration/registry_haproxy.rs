@@ -333,6 +333,25 @@ async fn a_process_that_comes_behind_a_name_is_made_like_the_others() {
     drop(first);
 }
 
+/// A pod of a StatefulSet that is down has no name: the others go on without it.
+#[tokio::test]
+async fn a_name_that_cannot_be_looked_up_is_counted_out() {
+    let process = Haproxy::start(&format!("defaults\n mode http\n{ROUND}"));
+    // No resolver is asked for a label of more than 63 letters.
+    let nowhere = format!("{}.invalid:9999", "x".repeat(64));
+    let driver = open(vec![nowhere.clone(), process.address()], DYNAMIC, Duration::from_millis(100));
+    let (_listener, address) = endpoint();
+    let first = driver.apply("web", &[change(Operation::Register, address)]).await;
+    let told = format!("{:?}", first.expect_err("it counts until its time is over"));
+    assert!(told.contains(&nowhere[..60]), "{told}");
+    let begun = Instant::now();
+    while driver.apply("web", &[change(Operation::Register, address)]).await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "a name without an address still counts");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    until(&driver, address, Some(TargetState::Active)).await;
+}
+
 /// A port that is free on both, where `localhost` means both.
 fn port_of_both_families() -> Option<u16> {
     use std::net::ToSocketAddrs;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::backend::Backend;
 use super::runtime::{Place, Session};
@@ -23,13 +23,16 @@ use crate::config::HaproxyConfig;
 use crate::reconcile::OpenError;
 use crate::registry::CallError;
 use crate::registry::credentials::Credential;
-use crate::registry::reach::{is_forbidden, look_up};
+use crate::registry::reach::{ReachError, is_forbidden, look_up};
 use crate::registry::text::bounded;
 
 /// A process that was counted out is tried again this often.
 const PROBE: Duration = Duration::from_secs(5);
 /// And holds a call up no longer than this.
 const PROBE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// A name that is not looked up by then means no address for now; shorter than a call, so that the others are still asked.
+const LOOK_UP: Duration = Duration::from_secs(2);
 
 /// The processes of one registry.
 #[derive(Debug)]
@@ -180,16 +183,8 @@ impl Instances {
     }
 
     async fn places(&self) -> Result<Vec<Place>, CallError> {
-        let mut places = Vec::new();
-        for address in &self.addresses {
-            match address {
-                Address::Unix(path) => places.push(Place::Unix(path.clone())),
-                Address::Host(host, port) => {
-                    let found = look_up(host, *port).await.map_err(|error| CallError::Unavailable(bounded(&error.to_string())))?;
-                    places.extend(found.into_iter().map(|address| Place::Tcp(address, host.clone())));
-                }
-            }
-        }
+        let found: Vec<Vec<Place>> = join_all(self.addresses.iter().map(Address::places)).await.into_iter().collect::<Result<_, _>>()?;
+        let mut places = found.concat();
         places.sort();
         places.dedup();
         Ok(places)
@@ -204,6 +199,19 @@ impl Drop for Instances {
 }
 
 impl Address {
+    /// What it means now. A name that means nothing is a place too, where nobody can be reached: it waits to be counted out as any other.
+    async fn places(&self) -> Result<Vec<Place>, CallError> {
+        let (host, port) = match self {
+            Self::Unix(path) => return Ok(vec![Place::Unix(path.clone())]),
+            Self::Host(host, port) => (host, *port),
+        };
+        match timeout(LOOK_UP, look_up(host, port)).await {
+            Ok(Ok(found)) => Ok(found.into_iter().map(|address| Place::Tcp(address, host.clone())).collect()),
+            Ok(Err(error @ ReachError::Forbidden(_))) => Err(CallError::Unavailable(bounded(&error.to_string()))),
+            Ok(Err(ReachError::Lookup(..))) | Err(_) => Ok(vec![Place::Nowhere(format!("{host}:{port}"))]),
+        }
+    }
+
     fn parse(text: &str, registry: &Arc<str>) -> Result<Self, OpenError> {
         let unusable = |reason: &str| OpenError::Unusable { name: registry.clone(), reason: format!("{}: {reason}", bounded(text)) };
         if let Some(path) = text.strip_prefix("unix:") {

@@ -37,6 +37,8 @@ pub(super) enum Place {
     Unix(PathBuf),
     /// An address, with the name that its certificate must have.
     Tcp(std::net::SocketAddr, String),
+    /// A name and port that mean no address at the moment.
+    Nowhere(String),
 }
 
 /// An open session. Dropping it ends it.
@@ -60,6 +62,7 @@ impl Place {
         match self {
             Self::Unix(path) => format!("unix:{}", path.display()),
             Self::Tcp(address, _) => address.to_string(),
+            Self::Nowhere(name) => name.clone(),
         }
     }
 }
@@ -95,6 +98,7 @@ impl Session {
 async fn connect(place: &Place, ca: Option<&Credential>) -> Result<Stream, CallError> {
     let unreachable = |error: std::io::Error| CallError::Unavailable(format!("{}: {}", place.show(), cause(&error)));
     match place {
+        Place::Nowhere(name) => Err(CallError::Unavailable(bounded(&format!("{name}: the name cannot be looked up")))),
         Place::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix).map_err(unreachable),
         Place::Tcp(address, host) => {
             let stream = TcpStream::connect(address).await.map_err(unreachable)?;
