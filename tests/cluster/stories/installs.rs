@@ -84,7 +84,10 @@ pub(crate) fn from_the_first_chart(world: &World) {
     let first = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/first-chart.tgz");
     // Where this story is told by itself, Lockstep is still there.
     helm3(world, &["uninstall", "lockstep", "--ignore-not-found", "--wait"], "");
-    helm3(world, &["install", "lockstep", first, "--values", "-", "--wait"], &world.values().to_string());
+    // It knew no environment of the operator's.
+    let mut values = world.values();
+    values.as_object_mut().expect("values are a map").remove("env");
+    helm3(world, &["install", "lockstep", first, "--values", "-", "--wait"], &values.to_string());
     world.cluster.apply(&[world::deployment("first", 2)]);
     let before = await_active(world, "first", 2);
 
