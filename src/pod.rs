@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::names;
+use crate::registration::Reason;
 use crate::registration::record::Record;
 use crate::target::{PodKey, PodUid};
 
@@ -134,6 +136,20 @@ pub struct Condition {
     pub message: String,
     /// `lastTransitionTime`.
     pub since: Option<jiff::Timestamp>,
+}
+
+impl PodView {
+    /// Whether it carries our managed label, by which it is watched.
+    pub fn is_labelled(&self) -> bool {
+        self.labels.get(names::MANAGED_LABEL) == Some(names::MANAGED_VALUE)
+    }
+}
+
+impl Condition {
+    /// Of the gate: whether it is open because every registry acknowledged.
+    pub fn is_registered(&self) -> bool {
+        self.status && self.reason == Reason::Registered.as_str()
+    }
 }
 
 impl Labels {

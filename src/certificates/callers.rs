@@ -9,7 +9,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use rustls::client::danger::HandshakeSignatureValid;
@@ -23,9 +22,6 @@ use tokio::time::MissedTickBehavior;
 use super::files;
 use super::serving::{self, PairError};
 use super::x509;
-
-/// The file is read this often.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// Who may call.
 #[derive(Debug)]
@@ -81,22 +77,17 @@ impl Callers {
 
     /// Follows the file for good.
     pub async fn run(self: Arc<Self>) {
-        let mut looks = tokio::time::interval(LOOK);
+        let mut looks = tokio::time::interval(files::LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut complaint = String::new();
         loop {
             looks.tick().await;
-            let looked = self.look().await;
-            let said = looked.as_ref().err().map(|error| format!("{error:?}")).unwrap_or_default();
-            if let Err(error) = &looked
-                && said != complaint
-            {
+            if let Some(error) = files::news(self.look().await, &mut complaint) {
                 tracing::error!(
-                    error = error as &dyn std::error::Error,
+                    error = &error as &dyn std::error::Error,
                     "the CA of those who may call cannot be taken; the last one counts"
                 );
             }
-            complaint = said;
         }
     }
 

@@ -8,6 +8,7 @@
 //! Invariant: a pair of a new CA is served once the caBundle has held that CA for long enough, or the served pair has ended.
 //! Absent on purpose: file notifications; symlinks, bind mounts and network file systems each lose some of them, reading three small files never does.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,8 +27,8 @@ use crate::metrics::Metrics;
 use crate::reconcile::Clock;
 use crate::reconcile::tokio_clock::TokioClock;
 
-/// The files are read this often.
-const LOOK: Duration = Duration::from_secs(1);
+/// Files are read this often.
+pub(super) const LOOK: Duration = Duration::from_secs(1);
 /// A file is not larger: a chain of ten certificates has about 20 KiB.
 const FILE_BYTES: u64 = 256 << 10;
 
@@ -80,7 +81,9 @@ impl Files {
                 Ok(pair) => self.follow(pair, &mut served, &bundle, &seen),
                 Err(error) => Err(error),
             };
-            self.complain(done, &mut complaint);
+            if let Some(error) = news(done, &mut complaint) {
+                tracing::error!(error = &error as &dyn std::error::Error, "the certificate of the files cannot be taken");
+            }
         }
     }
 
@@ -117,17 +120,14 @@ impl Files {
         *served = Some(pair);
         Ok(())
     }
+}
 
-    /// Says each trouble once, not with every look.
-    fn complain(&self, done: Result<(), FilesError>, complaint: &mut String) {
-        let said = done.as_ref().err().map(|error| format!("{error:?}")).unwrap_or_default();
-        if let Err(error) = &done
-            && said != *complaint
-        {
-            tracing::error!(error = error as &dyn std::error::Error, "the certificate of the files cannot be taken");
-        }
-        *complaint = said;
-    }
+/// The trouble of a look, unless it is the one that the look before had: each is said once, not with every look.
+pub(super) fn news<E: fmt::Debug>(looked: Result<(), E>, last: &mut String) -> Option<E> {
+    let error = looked.err();
+    let said = error.as_ref().map(|error| format!("{error:?}")).unwrap_or_default();
+    let before = std::mem::replace(last, said);
+    error.filter(|_| *last != before)
 }
 
 async fn read(path: PathBuf) -> Result<String, FilesError> {

@@ -10,7 +10,7 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use super::Catalog;
 use super::reconcile::ReasonLabel;
-use crate::pod::PodView;
+use crate::pod::{Condition, Deletion, PodView};
 use crate::registration::Reason;
 
 /// Upper ends of the buckets: Kubernetes tells times in whole seconds, and an NLB takes minutes.
@@ -83,18 +83,15 @@ impl PodMetrics {
 
     /// A write of ours made `after` of `before`.
     pub fn written(&self, before: &PodView, after: &PodView, at: jiff::Timestamp) {
-        let acknowledged = |pod: &PodView| pod.gate.as_ref().is_some_and(|gate| gate.status && gate.reason == Reason::Registered.as_str());
+        let acknowledged = |pod: &PodView| pod.gate.as_ref().is_some_and(Condition::is_registered);
         if acknowledged(after)
             && !acknowledged(before)
             && let Some(since) = waits_at_gate(before)
         {
             self.registration.observe(at.duration_since(since).as_secs_f64().max(0.0));
         }
-        if let (true, false, Some(deletion)) = (before.finalizer, after.finalizer, before.deletion) {
-            // `deletion.at` is the end of the grace, and may be in the future.
-            let since_grace = at.duration_since(deletion.at).as_secs();
-            let since_request = since_grace.saturating_add(deletion.grace_seconds).max(0);
-            self.deregistration.observe(jiff::SignedDuration::from_secs(since_request).as_secs_f64());
+        if let (true, false, Some(asked)) = (before.finalizer, after.finalizer, before.deletion.and_then(Deletion::requested)) {
+            self.deregistration.observe(at.duration_since(asked).as_secs_f64().max(0.0));
         }
     }
 
@@ -133,7 +130,6 @@ mod tests {
 
     use super::*;
     use crate::metrics::Metrics;
-    use crate::pod::{Condition, Deletion};
     use crate::reconcile::kubernetes::decode;
 
     fn example_pod() -> PodView {

@@ -24,7 +24,6 @@ use super::settings::Settings;
 use super::{Drivers, Options};
 use crate::lease::{Leadership, Tenure};
 use crate::metrics::Metrics;
-use crate::names;
 use crate::pod::PodView;
 use crate::registration::life::Node;
 use crate::target::{PodKey, PodUid, ServiceId};
@@ -360,7 +359,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                 entry.dropping.clear();
                 entry.missing = false;
                 entry.confirmed = began;
-                entry.unwatched = (!is_labelled(&pod)).then_some(now.after(UNWATCHED));
+                entry.unwatched = (!pod.is_labelled()).then_some(now.after(UNWATCHED));
                 if let Some(at) = entry.unwatched {
                     self.retries.insert((at, uid.clone()));
                 }
@@ -369,7 +368,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             }
             Ok(other) => {
                 self.vanished(uid);
-                if let Some(pod) = other.filter(is_labelled) {
+                if let Some(pod) = other.filter(PodView::is_labelled) {
                     self.bring(pod);
                 }
             }
@@ -435,11 +434,6 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         }
         self.configuration_taken(changed);
     }
-}
-
-/// Whether a pod carries our managed label.
-pub(super) fn is_labelled(pod: &PodView) -> bool {
-    pod.labels.get(names::MANAGED_LABEL) == Some(names::MANAGED_VALUE)
 }
 
 /// The part of a selection that an input came by.

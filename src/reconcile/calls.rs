@@ -6,6 +6,7 @@
 //! Absent on purpose: what a batch holds (`service`), what it is for (`registration`).
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -156,7 +157,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.post(async move {
             let answer = if tenure.holds(clock.now()) {
                 let call = Box::pin(registry.apply(&service.service, &changes));
-                Some(timed(&clock, &seconds, limited(&clock, CALL_TIMEOUT, call)).await.unwrap_or(Err(CallError::Timeout)))
+                Some(registry_limited(&clock, CALL_TIMEOUT, &seconds, call).await)
             } else {
                 None
             };
@@ -183,7 +184,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.post(async move {
             let answer = if tenure.holds(clock.now()) {
                 let call = Box::pin(registry.list(&service.service, wait));
-                Some(timed(&clock, &seconds, limited(&clock, limit, call)).await.unwrap_or(Err(CallError::Timeout)))
+                Some(registry_limited(&clock, limit, &seconds, call).await)
             } else {
                 None
             };
@@ -259,12 +260,17 @@ async fn limited<K: Clock, T>(clock: &K, limit: Duration, call: impl Future<Outp
     }
 }
 
-/// What `call` answers; how long that took is noted.
-async fn timed<K: Clock, T>(clock: &K, seconds: &Histogram, call: impl Future<Output = T>) -> T {
+/// The answer of a registry, within `limit`; how long it took is noted.
+async fn registry_limited<K: Clock, T>(
+    clock: &K,
+    limit: Duration,
+    seconds: &Histogram,
+    call: Pin<Box<impl Future<Output = Result<T, CallError>>>>,
+) -> Result<T, CallError> {
     let begun = clock.now();
-    let answer = call.await;
+    let answer = limited(clock, limit, call).await;
     seconds.observe(clock.now().since(begun).as_secs_f64());
-    answer
+    answer.unwrap_or(Err(CallError::Timeout))
 }
 
 /// The answer of a request to the API server, within its limit.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::Drivers;
-use super::actor::{Actor, is_labelled};
+use super::actor::Actor;
 use super::clock::Clock;
 use super::cluster::{ApiError, Cluster, ConditionPatch, PodPatch, Presence};
 use super::input::Input;
@@ -99,7 +99,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                 entry.backoff.succeed();
                 entry.conflicted = false;
                 entry.dropping.clear();
-                entry.unwatched = entry.unwatched.filter(|_| !is_labelled(&pod));
+                entry.unwatched = entry.unwatched.filter(|_| !pod.is_labelled());
                 self.metrics.pods.written(&entry.view, &pod, self.clock.wall());
                 self.bring(pod);
                 if let Some(notice) = tell {

@@ -14,6 +14,7 @@ use super::cluster::Cluster;
 use super::pods::{Busy, Entry as Pod};
 use super::service::{Entry, Key, Owner};
 use crate::config::{Mode, OnUnbound, OnUnready};
+use crate::pod::Condition;
 use crate::registration::Reason;
 use crate::registration::claim::Claim;
 use crate::registration::life::{self, Life, Stage};
@@ -134,7 +135,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                 service.close_book(&Key { address, uid: uid.clone() });
             }
         }
-        let vouched = view.gate.as_ref().is_some_and(|gate| gate.status && gate.reason == Reason::Registered.as_str());
+        let vouched = view.gate.as_ref().is_some_and(Condition::is_registered);
         for claim in &claims {
             let fresh = writing.iter().any(|(service, address)| *service == claim.service && *address == claim.address);
             let key = Key { address: claim.address, uid: uid.clone() };

@@ -12,7 +12,6 @@ use super::claim::{self, Claim};
 use super::life::Life;
 use super::reason::Reason;
 use crate::config::{Ack, Binding, Configuration, Family, Mode, OnUnbound, OnUnready, Port, Registration};
-use crate::names;
 use crate::pod::{Condition, PodView};
 use crate::registry::{DrainKind, GoneWhen, Operation, TargetKeys};
 use crate::target::{ServiceId, TargetState};
@@ -303,7 +302,7 @@ pub fn observe(sighting: &Sighting<'_>, mut known: impl FnMut(&ServiceId, Socket
     Observation {
         released: pod.released,
         gated: pod.gated,
-        labelled: pod.labels.get(names::MANAGED_LABEL) == Some(names::MANAGED_VALUE),
+        labelled: pod.is_labelled(),
         finalizer: pod.finalizer,
         gate: pod.gate.clone(),
         claims: pod.claims.clone(),

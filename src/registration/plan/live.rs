@@ -6,6 +6,7 @@
 use super::gate::{self, Gate};
 use super::{Draft, Notice, Plan, Step, claimed};
 use crate::config::{Ack, Mode, OnUnbound, OnUnready};
+use crate::pod::Condition;
 use crate::registration::claim::{self, Claim};
 use crate::registration::life::Stage;
 use crate::registration::observe::{Observation, Outcome, Role, TargetView};
@@ -149,7 +150,7 @@ fn address_slot_is_ours_again(o: &Observation, old: &TargetView) -> bool {
 /// Which services are read because something of this pod waits for them.
 fn reads(draft: &mut Draft<'_>, changes: &[(usize, Operation)]) {
     let o = draft.o;
-    let settled = o.gate.as_ref().is_some_and(|gate| gate.status && gate.reason == Reason::Registered.as_str());
+    let settled = o.gate.as_ref().is_some_and(Condition::is_registered);
     let moving = o.targets.iter().any(|target| target.role == Role::Superseded);
     for (index, target, _) in claimed(o) {
         let changing = changes.iter().any(|(of, _)| *of == index);

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{Instant, timeout};
 
@@ -183,8 +183,7 @@ impl Instances {
     }
 
     async fn places(&self) -> Result<Vec<Place>, CallError> {
-        let found: Vec<Vec<Place>> = join_all(self.addresses.iter().map(Address::places)).await.into_iter().collect::<Result<_, _>>()?;
-        let mut places = found.concat();
+        let mut places = try_join_all(self.addresses.iter().map(Address::places)).await?.concat();
         places.sort();
         places.dedup();
         Ok(places)
