@@ -77,6 +77,9 @@ packages:
 # moto is the AWS of others; the chart is held against the schemas of Kubernetes; promtool plays alerts and asks the dashboard's queries
 peers:
 	@$(STEP) "promtool" tests/cluster/build prometheus > /dev/null
+ifneq ($(ROOT),)
+	@$(STEP) "helm 3" tests/cluster/build helm3 > /dev/null
+endif
 	@$(STEP) "Python programs of others" sh -c 'tests/integration/python moto && tests/integration/python chart' > /dev/null
 
 # consul is a registry that the driver's tests run against

@@ -209,10 +209,15 @@ pub(crate) fn evict(world: &World, namespace: &str, pod: &str) -> Result<(), Str
 /// The fewest endpoints of a service that were active at one moment while that went on.
 pub(crate) fn fewest_active(world: &World, service: &str, during: impl FnOnce()) -> usize {
     let registry = world.registry();
-    let observe = |over: &AtomicBool| {
+    fewest(|| registry.uids(service, "active").len(), during)
+}
+
+/// The fewest that were counted at one moment while that went on.
+pub(crate) fn fewest(count: impl Fn() -> usize + Send, during: impl FnOnce()) -> usize {
+    let observe = move |over: &AtomicBool| {
         let mut fewest = usize::MAX;
         while !over.load(Ordering::Relaxed) {
-            fewest = fewest.min(registry.uids(service, "active").len());
+            fewest = fewest.min(count());
         }
         fewest
     };

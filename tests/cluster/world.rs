@@ -6,6 +6,7 @@
 use std::fs;
 use std::process::Output;
 
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::account::{Account, GROUPED};
@@ -123,6 +124,23 @@ impl World {
                 "bindings": places.map(binding).chain(self.outside.bindings()).chain([self.account.binding()]).collect::<Vec<_>>(),
             },
         })
+    }
+
+    /// The replicas of Lockstep.
+    pub(crate) fn replicas(&self) -> Vec<Pod> {
+        self.cluster.pods(NAMESPACE, "app.kubernetes.io/component=webhook")
+    }
+
+    /// What a pod of Lockstep's namespace shows at `/metrics`; empty where it shows nothing.
+    pub(crate) fn metrics(&self, pod: &str) -> String {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/metrics");
+        String::from_utf8_lossy(&self.cluster.attempt("kubectl", &["get", "--raw", &path], "").stdout).into_owned()
+    }
+
+    /// Upgrades Lockstep to those values; it must go well.
+    pub(crate) fn upgrade(&self, values: &Value) {
+        let output = helm(&self.cluster, &["upgrade"], values);
+        assert!(output.status.success(), "helm upgrade: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     /// Writes what the cluster knows beside its logs, for whoever looks into a failure.

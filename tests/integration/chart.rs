@@ -11,6 +11,8 @@ use lockstep::runtime::rights::{Place, RULES};
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use crate::documentation_pages::{hold, read};
+use crate::exposed::said;
 use crate::programs::printed;
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/lockstep");
@@ -85,7 +87,7 @@ fn every_kubernetes_that_is_supported_takes_what_is_rendered() {
     let documents: String = documents.into_iter().collect();
     std::fs::write(&file, documents).unwrap();
     let ran = Command::new(python()).arg(SCHEMAS).arg(&file).args((30..=37).map(|minor| format!("1.{minor}"))).output().unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+    let said = said(&ran);
     assert!(ran.status.success() && said.trim().is_empty(), "{said}");
 }
 
@@ -170,19 +172,12 @@ fn every_value_is_in_the_schema_and_carries_a_comment() {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// The page is written anew with LOCKSTEP_ACCEPT=1.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "tests look at the environment")]
 fn the_page_of_the_chart_has_every_value_with_its_default_and_its_comment() {
-    let page = Path::new(CHART).join("README.md");
-    let values = std::fs::read_to_string(Path::new(CHART).join("values.yaml")).unwrap();
-    let before = std::fs::read_to_string(&page).unwrap();
+    const PAGE: &str = "charts/lockstep/README.md";
+    let (before, values) = (read(PAGE), read("charts/lockstep/values.yaml"));
     let (intro, _) = before.split_once(TABLE).expect("the page has the table");
-    let after = format!("{intro}{TABLE}{}", rows(&values));
-    if std::env::var_os("LOCKSTEP_ACCEPT").is_some() {
-        std::fs::write(&page, &after).unwrap();
-    }
-    assert_eq!(before, after, "charts/lockstep/README.md is behind values.yaml; LOCKSTEP_ACCEPT=1 brings it up to date");
+    hold(PAGE, &format!("{intro}{TABLE}{}", rows(&values)));
 }
 
 /// A row for each value, in the order of the file.

@@ -11,10 +11,11 @@ pub(crate) const OFFLINE: [&str; 2] = ["docs/beside-others.md", "docs/drain-dela
 pub(crate) const ON_A_CLUSTER: [&str; 3] = ["docs/install.md", "docs/upgrading.md", "docs/troubleshooting.md"];
 /// A namespace leaves, then the cluster: the first block by the story of the pages, the second by that of the uninstall.
 pub(crate) const REMOVING: &str = "docs/removing.md";
-/// Pages whose commands other stories run, and one whose command is the measurement that it speaks of.
-pub(crate) const ELSEWHERE: [&str; 4] = ["docs/commands.md", REMOVING, "docs/without-lockstep.md", "docs/zero-loss.md"];
-/// Where the runbooks are.
-pub(crate) const RUNBOOKS: &str = "docs/runbooks";
+/// Pages whose commands other stories run.
+pub(crate) const ELSEWHERE: [&str; 3] = ["docs/commands.md", REMOVING, "docs/without-lockstep.md"];
+/// Where the runbooks are, and their index.
+const RUNBOOKS: &str = "docs/runbooks";
+const INDEX: &str = "README.md";
 
 /// A fenced block of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,11 +57,11 @@ pub(crate) fn commands(page: &str) -> Vec<String> {
     blocks(&read(page)).into_iter().filter(|block| block.language == "sh").map(|block| block.text).collect()
 }
 
-/// The runbooks, by name.
+/// The pages of the runbooks, by name; their index is none.
 pub(crate) fn runbooks() -> Vec<String> {
     let entries = std::fs::read_dir(root().join(RUNBOOKS)).expect("the folder is ours");
-    let mut pages: Vec<String> =
-        entries.map(|entry| format!("{RUNBOOKS}/{}", entry.expect("it can be read").file_name().to_string_lossy())).collect();
+    let names = entries.map(|entry| entry.expect("it can be read").file_name().to_string_lossy().into_owned());
+    let mut pages: Vec<String> = names.filter(|name| name != INDEX).map(|name| format!("{RUNBOOKS}/{name}")).collect();
     pages.sort();
     pages
 }

@@ -4,10 +4,10 @@
 //! Absent on purpose: a rollout under a scrape (on a real cluster).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use serde_json::Value;
 
+use crate::documentation_pages::runbooks;
 use crate::exposed::{self, Series, dashboard, promtool, said, unanswered};
 
 const ALERTS: &str = include_str!("../../charts/lockstep/monitoring/alerts.yaml");
@@ -38,12 +38,10 @@ fn every_alert_is_played_both_ways_and_has_its_runbook() {
     }
     assert_eq!((&silent, &firing), (&alerts, &alerts));
 
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/runbooks");
-    let pages = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let pages: BTreeSet<String> = pages.filter(|page| page != "README.md").map(|page| page.replace(".md", "")).collect();
-    assert_eq!(pages, alerts);
+    let page = |name: &str| format!("docs/runbooks/{name}.md");
+    assert_eq!(runbooks(), alerts.iter().map(|alert| page(alert)).collect::<Vec<_>>());
     for alert in self::alerts() {
-        assert_eq!(text(&alert["annotations"]["runbook_url"]), format!("docs/runbooks/{}.md", text(&alert["alert"])));
+        assert_eq!(text(&alert["annotations"]["runbook_url"]), page(&text(&alert["alert"])));
     }
     let index = include_str!("../../docs/runbooks/README.md");
     let rows: Vec<String> = index.lines().filter_map(|line| line.strip_prefix("| [")).map(first_word).collect();

@@ -19,7 +19,6 @@ use crate::consul_process::Consul;
 use crate::registry_conformance_grounds::RULES;
 use crate::stand_in::Fixed;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 /// An agent reconciles of itself one to two minutes after it did last: `ae_interval` is a minute and as much again is drawn by lot.
 const RECONCILES_WITHIN: Duration = Duration::from_secs(180);
 /// Servers that arrive at the most, and the time between two; an agent waits about 3 s after an arrival before it reconciles.

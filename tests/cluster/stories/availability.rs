@@ -42,15 +42,14 @@ pub(crate) fn replaced_while_pods_are_created(world: &World) {
 
 /// A rolling update of Lockstep.
 fn upgrade(world: &World, values: &Value) {
-    let before = replicas(world);
-    let output = world::helm(&world.cluster, &["upgrade"], values);
-    assert!(output.status.success(), "helm upgrade: {}", String::from_utf8_lossy(&output.stderr));
+    let before = world.replicas();
+    world.upgrade(values);
     await_others(world, &before);
 }
 
 /// What a drain of its nodes does to Lockstep: one replica after the other is evicted, as its disruption budget allows.
 fn evict_each(world: &World) {
-    let before = replicas(world);
+    let before = world.replicas();
     for replica in &before {
         eventually("the disruption budget lets the replica go", SOON, || evict(world, NAMESPACE, name(replica)));
     }
@@ -59,7 +58,7 @@ fn evict_each(world: &World) {
 
 fn await_others(world: &World, before: &[Pod]) {
     eventually("only other replicas are left, and all are ready", SOON, || {
-        let now = replicas(world);
+        let now = world.replicas();
         let ready = world.cluster.ready_endpoints(NAMESPACE, "lockstep").len();
         let old = now.iter().filter(|pod| before.iter().any(|old| uid(old) == uid(pod))).count();
         if old == 0 && now.len() == before.len() && ready == before.len() {
@@ -67,10 +66,6 @@ fn await_others(world: &World, before: &[Pod]) {
         }
         Err(format!("{old} of {} are old, {ready} are ready", now.len()))
     });
-}
-
-fn replicas(world: &World) -> Vec<Pod> {
-    world.cluster.pods(NAMESPACE, "app.kubernetes.io/component=webhook")
 }
 
 /// Creates one pod after the other, as rehearsals that are not stored, while something happens.

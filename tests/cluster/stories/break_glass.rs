@@ -63,7 +63,7 @@ fn held(world: &World) -> Vec<String> {
     });
     scale(world, "0");
     eventually("Lockstep is gone", Duration::from_secs(60), || {
-        let pods = world.cluster.pods(world::NAMESPACE, "app.kubernetes.io/component=webhook");
+        let pods = world.replicas();
         if pods.is_empty() { Ok(()) } else { Err(pods.iter().map(seen).collect::<Vec<_>>().join("; ")) }
     });
     pods.iter().map(|pod| name(pod).to_owned()).collect()
@@ -71,8 +71,7 @@ fn held(world: &World) -> Vec<String> {
 
 /// Lockstep comes back.
 fn back(world: &World) {
-    let output = world::helm(&world.cluster, &["upgrade"], &world.values());
-    assert!(output.status.success(), "helm upgrade: {}", String::from_utf8_lossy(&output.stderr));
+    world.upgrade(&world.values());
     scale(world, "2");
     world.cluster.kubectl(&["rollout", "status", "deployment/lockstep", "--namespace", world::NAMESPACE, "--timeout", "90s"]);
     world.registry().behave(NAMESPACE, &json!({}));

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use crate::cluster::eventually;
-use crate::documentation_pages::{blocks, read};
+use crate::documentation_pages::commands;
 use crate::stories::{SOON, await_none, await_ready, carries_finalizer, living, name, seen};
 use crate::world::{self, World};
 
@@ -154,11 +154,10 @@ fn every_command_of_the_page(world: &World, namespace: &str, pod: &str) {
     plugin(world);
     let folder = world.cluster.path("plugins");
     let folder = folder.to_str().expect("mktemp prints text");
-    let page = blocks(&read("docs/commands.md"));
-    let commands: Vec<_> = page.iter().filter(|block| block.language == "sh").collect();
+    let commands = commands("docs/commands.md");
     assert!(commands.len() > 5, "{commands:?}");
     for command in commands {
-        world.cluster.shell(&command.text, &[("NAMESPACE", namespace), ("POD", pod), ("FOLDER", folder)]);
+        world.cluster.shell(&command, &[("NAMESPACE", namespace), ("POD", pod), ("FOLDER", folder)]);
     }
     assert!(std::path::Path::new(folder).join("man1/lockstep-status.1").exists());
 }

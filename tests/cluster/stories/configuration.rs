@@ -35,7 +35,7 @@ pub(crate) fn a_broken_configuration(world: &World) {
 
     scale(world, "0");
     eventually("Lockstep is down", Duration::from_secs(60), || {
-        let pods = world.cluster.pods(NAMESPACE, "app.kubernetes.io/component=webhook");
+        let pods = world.replicas();
         if pods.is_empty() { Ok(()) } else { Err(pods.iter().map(seen).collect::<Vec<_>>().join("; ")) }
     });
     let taken = apply(world, &broken);

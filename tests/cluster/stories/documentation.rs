@@ -81,10 +81,8 @@ struct Scrapes {
 
 impl Scrapes {
     fn take(&mut self, world: &World) {
-        let pods = world.cluster.pods(world::NAMESPACE, "app.kubernetes.io/component=webhook");
-        for pod in pods.iter().map(name) {
-            let path = format!("/api/v1/namespaces/{}/pods/{pod}:8080/proxy/metrics", world::NAMESPACE);
-            for (series, value) in exposed::series(&world.cluster.kubectl(&["get", "--raw", &path])) {
+        for pod in world.replicas().iter().map(name) {
+            for (series, value) in exposed::series(&world.metrics(pod)) {
                 self.values.entry(series.of_pod(pod)).or_default().push((self.count, value));
             }
         }

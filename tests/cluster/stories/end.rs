@@ -34,8 +34,7 @@ pub(crate) fn an_upgrade(world: &World) {
     let mut values = world.values();
     // Nothing of the program's pods changes, so that whatever differs afterwards was helm's doing.
     values["config"]["registration"]["gateTimeout"] = "9m".into();
-    let output = world::helm(&world.cluster, &["upgrade"], &values);
-    assert!(output.status.success(), "helm upgrade: {}", String::from_utf8_lossy(&output.stderr));
+    world.upgrade(&values);
     assert_eq!(all(), before);
 }
 
@@ -73,11 +72,7 @@ pub(crate) fn no_secret_is_told(world: &World) {
     ];
 
     let pods = world.cluster.pods(NAMESPACE, "app.kubernetes.io/name=lockstep");
-    let metrics = pods.iter().map(|pod| {
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{}:8080/proxy/metrics", name(pod));
-        // The chart's registry has none.
-        (path.clone(), String::from_utf8_lossy(&world.cluster.attempt("kubectl", &["get", "--raw", &path], "").stdout).into_owned())
-    });
+    let metrics = pods.iter().map(|pod| (format!("metrics of {}", name(pod)), world.metrics(name(pod))));
     let selector = "app.kubernetes.io/name=lockstep";
     let told = [
         ("logs", read(&["logs", "--namespace", NAMESPACE, "--selector", selector, "--prefix", "--tail", "-1"])),

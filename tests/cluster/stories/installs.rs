@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 
 use crate::cluster::eventually;
+use crate::programs::printed;
 use crate::stories::{SOON, await_active, await_clean, await_rolled, await_told, delete_workload, name, roll, uid};
 use crate::world::{self, NAMESPACE, World};
 
@@ -28,7 +29,7 @@ pub(crate) fn upgraded_in_the_middle(world: &World) {
     std::thread::scope(|scope| {
         let upgrade = scope.spawn(|| world::helm(&world.cluster, &["upgrade"], &values));
         eventually("the replicas are being replaced", SOON, || {
-            let pods = world.cluster.pods(NAMESPACE, "app.kubernetes.io/component=webhook");
+            let pods = world.replicas();
             if pods.len() > 2 { Ok(()) } else { Err(format!("{} pods", pods.len())) }
         });
         registry.behave("upgraded", &json!({}));
@@ -110,7 +111,12 @@ pub(crate) fn from_the_first_chart(world: &World) {
 
 /// Runs helm 3, as many still do; it must go well.
 fn helm3(world: &World, arguments: &[&str], input: &str) {
-    world.cluster.run("helm3", &[arguments, &["--namespace", NAMESPACE, "--timeout", "2m"]].concat(), input);
+    let helm3 = printed("tests/cluster/build", "helm3").join("helm3");
+    world.cluster.run(
+        helm3.to_str().expect("paths are text"),
+        &[arguments, &["--namespace", NAMESPACE, "--timeout", "2m"]].concat(),
+        input,
+    );
 }
 
 fn second(world: &World, verb: &[&str]) -> std::process::Output {

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
@@ -13,7 +12,7 @@ use serde_json::Value;
 
 use crate::account::GROUPED;
 use crate::cluster::eventually;
-use crate::stories::{SOON, await_none, await_ready, beside, roll};
+use crate::stories::{SOON, await_none, await_ready, fewest, roll};
 use crate::world::{self, SLEEP, World};
 
 /// Between two looks at the group.
@@ -26,17 +25,11 @@ pub(crate) fn a_rolling_update(world: &World) {
     let before = addresses(&await_ready(world, GROUPED, PODS));
     assert_eq!(account.healthy(), before, "Ready means healthy");
 
-    let fewest = beside(
-        |over| {
-            let mut fewest = usize::MAX;
-            while !over.load(Ordering::Relaxed) {
-                fewest = fewest.min(account.healthy().len());
-                std::thread::sleep(LOOK);
-            }
-            fewest
-        },
-        || roll(world, GROUPED, "deployment"),
-    );
+    let healthy = || {
+        std::thread::sleep(LOOK);
+        account.healthy().len()
+    };
+    let fewest = fewest(healthy, || roll(world, GROUPED, "deployment"));
     assert!(fewest >= PODS, "only {fewest} targets were healthy at one moment");
     let pods = await_ready(world, GROUPED, PODS);
     eventually("the group holds the new pods and nothing else", SOON, || {

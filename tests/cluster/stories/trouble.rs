@@ -91,7 +91,7 @@ pub(crate) fn lockstep_is_down(world: &World) {
     };
     scale("0");
     eventually("Lockstep is down", Duration::from_secs(60), || {
-        let pods = world.cluster.pods(NAMESPACE, "app.kubernetes.io/component=webhook");
+        let pods = world.replicas();
         if pods.is_empty() { Ok(()) } else { Err(pods.iter().map(seen).collect::<Vec<_>>().join("; ")) }
     });
 
@@ -157,7 +157,7 @@ pub(crate) fn the_api_server_restarts(world: &World) {
 
 /// How often containers of Lockstep were restarted.
 fn restarts(world: &World) -> i32 {
-    let pods = world.cluster.pods(NAMESPACE, "app.kubernetes.io/component=webhook");
+    let pods = world.replicas();
     let statuses = pods.into_iter().filter_map(|pod| pod.status?.container_statuses).flatten();
     statuses.map(|status| status.restart_count).sum()
 }

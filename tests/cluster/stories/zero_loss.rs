@@ -55,8 +55,7 @@ pub(crate) fn everything(world: &World) {
     // Time for another leader to take over before a pod stops, as an install has it by default.
     let mut values = world.values();
     values["config"]["injection"]["margin"] = "15s".into();
-    let output = world::helm(&world.cluster, &["upgrade"], &values);
-    assert!(output.status.success(), "helm upgrade: {}", String::from_utf8_lossy(&output.stderr));
+    world.upgrade(&values);
 
     let mut rows = ordinary(world);
     rows.extend([
