@@ -10,7 +10,7 @@ use prometheus_client::metrics::histogram::Histogram;
 
 use super::Catalog;
 use super::reconcile::ReasonLabel;
-use crate::pod::{Condition, Deletion, PodView};
+use crate::pod::{Deletion, PodView};
 use crate::registration::Reason;
 
 /// Upper ends of the buckets: Kubernetes tells times in whole seconds, and an NLB takes minutes.
@@ -23,6 +23,13 @@ pub struct PodMetrics {
     waits: Family<HolderLabel, Gauge>,
     registration: Histogram,
     deregistration: Histogram,
+}
+
+/// The handshakes that one write ends, each with the time since which it goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    registration: Option<jiff::Timestamp>,
+    deregistration: Option<jiff::Timestamp>,
 }
 
 /// What a pod waits at.
@@ -81,17 +88,12 @@ impl PodMetrics {
         }
     }
 
-    /// A write of ours made `after` of `before`.
-    pub fn written(&self, before: &PodView, after: &PodView, at: jiff::Timestamp) {
-        let acknowledged = |pod: &PodView| pod.gate.as_ref().is_some_and(Condition::is_registered);
-        if acknowledged(after)
-            && !acknowledged(before)
-            && let Some(since) = waits_at_gate(before)
-        {
-            self.registration.observe(at.duration_since(since).as_secs_f64().max(0.0));
-        }
-        if let (true, false, Some(asked)) = (before.finalizer, after.finalizer, before.deletion.and_then(Deletion::requested)) {
-            self.deregistration.observe(at.duration_since(asked).as_secs_f64().max(0.0));
+    /// A write that ends these handshakes has been answered.
+    pub fn written(&self, ends: Ends, at: jiff::Timestamp) {
+        for (since, duration) in [(ends.registration, &self.registration), (ends.deregistration, &self.deregistration)] {
+            if let Some(since) = since {
+                duration.observe(at.duration_since(since).as_secs_f64().max(0.0));
+            }
         }
     }
 
@@ -99,6 +101,17 @@ impl PodMetrics {
     pub fn forget(&self) {
         self.states.clear();
         self.waits.clear();
+    }
+}
+
+impl Ends {
+    /// What a write to `pod` will end, which tells that everything is `acknowledged`, or that the pod is `released`. It is asked for before
+    /// the write goes out: a watch may show its result before its answer is there.
+    pub fn of(pod: &PodView, acknowledged: bool, released: bool) -> Self {
+        Self {
+            registration: waits_at_gate(pod).filter(|_| acknowledged),
+            deregistration: pod.deletion.filter(|_| released && pod.finalizer).and_then(Deletion::requested),
+        }
     }
 }
 
@@ -130,6 +143,7 @@ mod tests {
 
     use super::*;
     use crate::metrics::Metrics;
+    use crate::pod::Condition;
     use crate::reconcile::kubernetes::decode;
 
     fn example_pod() -> PodView {
@@ -164,11 +178,12 @@ mod tests {
         let metrics = Metrics::new();
         let waiting = PodView { containers_ready: condition(true, "", 100), gate: None, gated: true, deletion: None, ..example_pod() };
         let open = PodView { gate: condition(true, "Registered", 107), ..waiting.clone() };
-        metrics.pods.written(&waiting, &open, at(107));
-        metrics.pods.written(&open, &open, at(200));
+        metrics.pods.written(Ends::of(&waiting, true, false), at(107));
+        metrics.pods.written(Ends::of(&open, true, false), at(200));
         let deletion = Some(Deletion { at: at(330), grace_seconds: 30 });
         let ending = PodView { deletion, finalizer: true, ..open };
-        metrics.pods.written(&ending, &PodView { finalizer: false, ..ending.clone() }, at(340));
+        metrics.pods.written(Ends::of(&ending, false, true), at(340));
+        metrics.pods.written(Ends::of(&ending, false, false), at(350));
         let text = metrics.encode();
         for line in ["registration_duration_seconds_sum 7.0", "registration_duration_seconds_count 1"] {
             assert!(text.contains(&format!("lockstep_{line}\n")), "{text}");

@@ -233,7 +233,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             Input::Leadership(Leadership::Gained) => self.gain(),
             Input::Leadership(Leadership::Lost) => self.lose(),
             Input::LeaseEnded => self.lease_ended = true,
-            Input::Patched { term, uid, answer } => self.patched(term, &uid, answer),
+            Input::Patched { term, uid, ends, answer } => self.patched(term, &uid, ends, answer),
             Input::Fetched { uid, key, began, answer } => self.fetched(&uid, &key, began, answer),
             Input::Applied { term, service, answer } => self.applied(term, &service, answer.as_ref()),
             Input::Read { term, service, began, blocking, answer } => self.read(term, &service, began, blocking, answer),

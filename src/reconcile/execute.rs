@@ -13,6 +13,7 @@ use super::input::Input;
 use super::look::Asked;
 use super::pods::Busy;
 use super::service::Key;
+use crate::metrics::pods::Ends;
 use crate::metrics::reconcile::{OutcomeLabel, ReasonLabel};
 use crate::names;
 use crate::pod::PodView;
@@ -76,7 +77,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     }
 
     /// The answer to a write.
-    pub(super) fn patched(&mut self, term: u64, uid: &PodUid, answer: Option<Result<PodView, ApiError>>) {
+    pub(super) fn patched(&mut self, term: u64, uid: &PodUid, ends: Ends, answer: Option<Result<PodView, ApiError>>) {
         let (now, jitter) = (self.clock.now(), self.clock.jitter());
         let Some(current) = self.term.as_mut().filter(|current| current.number == term) else {
             if let Some(Ok(pod)) = answer
@@ -100,7 +101,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                 entry.conflicted = false;
                 entry.dropping.clear();
                 entry.unwatched = entry.unwatched.filter(|_| !pod.is_labelled());
-                self.metrics.pods.written(&entry.view, &pod, self.clock.wall());
+                self.metrics.pods.written(ends, self.clock.wall());
                 self.bring(pod);
                 if let Some(notice) = tell {
                     self.notice(uid, notice);
@@ -231,6 +232,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             self.metrics.reconcile.exceptions.get_or_create(&ReasonLabel { reason: exception.as_str() }).inc();
         }
         tracing::trace!(elapsed_ms = now.0.as_millis(), pod = %entry.view.key, uid = %uid, patch = ?patch, "a pod is written");
+        let acknowledged = patch.gate.as_ref().is_some_and(|gate| gate.status && gate.reason == Reason::Registered);
+        let ends = Ends::of(&entry.view, acknowledged, patch.release);
         let (key, body, number) = (entry.view.key.clone(), body(&entry.view, patch), term.number);
         let (cluster, clock, tenure, uid) = (self.cluster.clone(), self.clock.clone(), self.tenure.clone(), uid.clone());
         self.post(async move {
@@ -239,7 +242,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             } else {
                 None
             };
-            Input::Patched { term: number, uid, answer }
+            Input::Patched { term: number, uid, ends, answer }
         });
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::cluster::{ApiError, NamespaceChange, NodeChange, PodEvent, Store, Stored};
 use super::service::{Applied, Seq};
 use crate::lease::Leadership;
+use crate::metrics::pods::Ends;
 use crate::pod::PodView;
 use crate::registry::{CallError, Listing};
 use crate::target::{PodKey, PodUid, ServiceId};
@@ -45,6 +46,8 @@ pub enum Input {
         term: u64,
         /// Of which pod.
         uid: PodUid,
+        /// The handshakes that the write ends.
+        ends: Ends,
         /// The answer.
         answer: Option<Result<PodView, ApiError>>,
     },
