@@ -12,4 +12,5 @@ pub mod registry;
 pub mod release;
 pub mod shell;
 pub mod status;
+mod surroundings;
 mod workload;

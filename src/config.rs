@@ -9,7 +9,6 @@ mod advise;
 mod bindings;
 mod error;
 mod fields;
-mod off_limits;
 mod overlap;
 mod parse;
 mod registries;
@@ -22,7 +21,6 @@ use std::time::Duration;
 
 pub use advise::{Advice, advise};
 pub use error::{ConfigError, ConfigErrors};
-pub use off_limits::off_limits;
 pub use parse::parse;
 pub use schema::schema;
 pub use text::{duration, show_duration};

@@ -58,4 +58,5 @@ pub mod runtime;
 pub mod server;
 pub mod target;
 pub mod telemetry;
+pub mod text;
 pub mod yaml;

@@ -55,6 +55,8 @@ pub const DEBTS_KEY: &str = "debts";
 pub const LAST_GOOD_CONFIG_MAP: &str = "lockstep-last-good";
 /// Lease that names the replica that reconciles.
 pub const LEASE: &str = "lockstep";
+/// Holder of [`LEASE`] after `lockstep release --all`.
+pub const RELEASE_HOLDER: &str = "lockstep-release";
 /// Path of the mutating webhook.
 pub const MUTATE_PATH: &str = "/mutate";
 /// Path of the validating webhook of our ConfigMap.

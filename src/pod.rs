@@ -143,6 +143,11 @@ impl PodView {
     pub fn is_labelled(&self) -> bool {
         self.labels.get(names::MANAGED_LABEL) == Some(names::MANAGED_VALUE)
     }
+
+    /// Whether our gate's condition is True.
+    pub fn is_open(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.status)
+    }
 }
 
 impl Condition {

@@ -5,6 +5,8 @@
 //! Invariant: a warning is one line of at most [`WARNING`] characters, whatever a pod's author called its containers.
 //! Absent on purpose: when a finding holds (`decide`).
 
+use crate::text::one_line;
+
 /// The API server cuts longer warnings.
 pub(super) const WARNING: usize = 256;
 
@@ -100,13 +102,13 @@ impl Finding {
 
 /// One clean line that the API server passes on uncut.
 pub(super) fn bounded(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(WARNING).collect()
+    one_line(text).take(WARNING).collect()
 }
 
 /// A name that somebody else chose, short enough to stand in a warning.
 pub(super) fn shown(name: &str) -> String {
     const LONGEST: usize = 40;
-    let mut shown: String = name.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut shown: String = one_line(name).take(LONGEST).collect();
     if name.chars().nth(LONGEST).is_some() {
         shown.push('…');
     }

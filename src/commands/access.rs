@@ -3,23 +3,16 @@
 //! Invariant: the kubeconfig, its context and its namespace mean what they mean to kubectl; a pod of the cluster needs none of them.
 //! Absent on purpose: what is read by one command alone.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use anyhow::{Context, anyhow, bail};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::args::AccessArgs;
-use crate::config::{self, Configuration};
 use crate::names;
-use crate::reconcile::cluster::{ApiError, NodeView};
-use crate::reconcile::kubernetes::decode::{self, RawPage};
-use crate::reconcile::kubernetes::watch::{page_path, query_value};
-use crate::reconcile::kubernetes::{Api, api};
+use crate::reconcile::cluster::ApiError;
+use crate::reconcile::kubernetes::watch::{self, query_value};
+use crate::reconcile::kubernetes::{Api, KubeCluster, Own};
+use crate::reconcile::tokio_clock::TokioClock;
 use crate::target::PodKey;
-
-/// Objects of one page of a list.
-const PAGE: u32 = 500;
 
 /// A way to the API server, and the namespace that is meant where none is named.
 pub(super) struct Access {
@@ -40,7 +33,7 @@ pub(super) async fn connect(args: &AccessArgs) -> anyhow::Result<Access> {
 }
 
 /// What is done about an answer that brought nothing.
-pub(super) fn remedy(error: &ApiError) -> &'static str {
+fn remedy(error: &ApiError) -> &'static str {
     match error.code() {
         Some(401) => "the API server does not know you; look at the credentials of the kubeconfig",
         Some(403) => "you have no right to read that; ask for it, or name a namespace of yours with --namespace",
@@ -51,58 +44,32 @@ pub(super) fn remedy(error: &ApiError) -> &'static str {
 }
 
 impl Access {
-    /// All objects of a collection that the selectors in `query` name, page by page.
+    /// Lockstep's part of the cluster; `identity` is who writes Events.
+    pub(super) fn cluster(&self, identity: &str) -> KubeCluster {
+        let own = Own { namespace: self.own_namespace.clone(), identity: identity.to_owned(), config_map: String::new() };
+        KubeCluster::new(self.api.clone(), TokioClock::start(), own)
+    }
+
+    /// All objects of a collection that the selectors in `query` name.
     pub(super) async fn list<T>(
         &self,
         collection: &str,
         query: &str,
         read: impl Fn(&str) -> Result<T, ApiError>,
     ) -> Result<Vec<T>, ApiError> {
-        let (mut all, mut token) = (Vec::new(), None::<String>);
-        loop {
-            let bytes = self.api.list(&page_path(collection, query, PAGE, token.as_deref()), None).await?;
-            let page: RawPage<'_> = api::decode(&bytes)?;
-            for item in page.items.iter().flatten() {
-                all.push(read(item.get())?);
-            }
-            token = page.metadata.next();
-            if token.is_none() {
-                return Ok(all);
-            }
-        }
-    }
-
-    /// The nodes, by name.
-    pub(super) async fn nodes(&self) -> Result<BTreeMap<Arc<str>, NodeView>, ApiError> {
-        let nodes = self.list("/api/v1/nodes", "", decode::node).await?;
-        Ok(nodes.into_iter().map(|node| (node.name.clone(), node)).collect())
-    }
-
-    /// The configuration's text, empty where there is none, and what is in force: the last good one where the text is invalid.
-    pub(super) async fn configuration(&self) -> Result<(String, Option<Configuration>), ApiError> {
-        let text = self.config_map(names::CONFIG_MAP, names::CONFIG_KEY).await?;
-        let in_force = match config::parse(&text) {
-            Ok(configuration) => Some(configuration),
-            Err(_) => config::parse(&self.config_map(names::LAST_GOOD_CONFIG_MAP, names::CONFIG_KEY).await.unwrap_or_default()).ok(),
-        };
-        Ok((text, in_force))
-    }
-
-    /// A text of a ConfigMap of Lockstep's own; empty where it is not there.
-    pub(super) async fn config_map(&self, name: &str, key: &str) -> Result<String, ApiError> {
-        let bytes = match self.api.list(&format!("/api/v1/namespaces/{}/configmaps/{name}", self.own_namespace), None).await {
-            Ok(bytes) => bytes,
-            Err(error) if error.code() == Some(404) => return Ok(String::new()),
-            Err(error) => return Err(error),
-        };
-        let json = std::str::from_utf8(&bytes).map_err(|_| ApiError::Unreadable("not UTF-8".into()))?;
-        Ok(decode::config_map_text(json, key)?.as_deref().unwrap_or_default().to_owned())
+        watch::list(&self.api, collection, query, read).await.map(|(all, _)| all)
     }
 
     /// The pod that is meant by `NAME`, `pod/NAME` or `NAMESPACE/NAME`.
     pub(super) fn pod(&self, named: &str) -> anyhow::Result<PodKey> {
         pod_key(named, &self.namespace)
     }
+}
+
+/// A list of pods that failed, said with what can be done about it.
+pub(super) fn no_pods(error: ApiError) -> anyhow::Error {
+    let remedy = remedy(&error);
+    anyhow::Error::new(error).context(format!("pods cannot be listed: {remedy}"))
 }
 
 /// Selects the warnings of Lockstep among Events.

@@ -14,14 +14,14 @@ mod workloads;
 use std::process::ExitCode;
 
 use super::access;
-use super::output::{data, say};
+use super::output::{data, say, schema};
 use crate::args::DoctorArgs;
 use finding::Findings;
 
 /// Runs the command: 0 where nothing is wrong, 1 where something is.
 pub async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     if args.schema {
-        say(&finding::schema())?;
+        say(&schema::<Findings>())?;
         return Ok(ExitCode::SUCCESS);
     }
     let access = access::connect(&args.access).await?;
@@ -46,10 +46,8 @@ mod tests {
         let configuration = config::parse(text).unwrap();
         let mut facts = Facts::empty("2026-11-29T17:30:00Z".parse().unwrap(), "lockstep-system");
         facts.namespaces = Some(vec!["shop".into()]);
-        facts.ground.bindings = configuration.bindings.clone();
-        facts.ground.rules = configuration.registration.clone();
-        facts.text = Some(text.into());
-        facts.configuration = Some(configuration);
+        (facts.around.ground.rules, facts.around.ground.bindings) = (configuration.registration, configuration.bindings);
+        facts.around.injection = Some(configuration.injection);
         facts
     }
 }

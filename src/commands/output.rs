@@ -6,6 +6,8 @@
 use std::io::Write;
 
 use anyhow::Context;
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
 use serde::Serialize;
 
 use crate::args::Output;
@@ -24,6 +26,14 @@ pub(super) fn tell(text: &str) -> anyhow::Result<bool> {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error).context("standard output"),
     }
+}
+
+/// JSON Schema of what a command prints as data, with a line break at the end.
+pub(super) fn schema<T: JsonSchema>() -> String {
+    let schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<T>();
+    let mut text = serde_json::to_string_pretty(&schema).expect("a schema always serialises");
+    text.push('\n');
+    text
 }
 
 /// A value as JSON or YAML, with a line break at the end.

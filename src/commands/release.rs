@@ -25,15 +25,13 @@ use crate::certificates::bundle::Kind;
 use crate::names;
 use crate::pod::PodView;
 use crate::reconcile::cluster::{ApiError, Cluster, Page};
-use crate::reconcile::kubernetes::{KubeCluster, Own, decode};
+use crate::reconcile::kubernetes::{KubeCluster, decode};
 use crate::reconcile::tokio_clock::TokioClock;
 use crate::reconcile::{Clock, cluster::LeaseRecord};
 use crate::target::PodKey;
 use crate::telemetry;
 use effect::{Effect, is_free};
 
-/// Holder of the Lease from then on.
-const HOLDER: &str = "lockstep-release";
 /// The Lease is kept this long after the last pod, so that no replica starts again before it is taken out as well.
 const KEEP_SECONDS: u32 = 3600;
 /// A replica that held the Lease stops writing within its renew deadline of 7 s.
@@ -66,16 +64,19 @@ enum Outcome {
 pub async fn run(args: ReleaseArgs) -> anyhow::Result<ExitCode> {
     telemetry::start(&args.log)?;
     let access = access::connect(&args.access).await?;
-    let own = Own { namespace: access.own_namespace.clone(), identity: HOLDER.into(), config_map: String::new() };
-    let release = Release { cluster: KubeCluster::new(access.api.clone(), TokioClock::start(), own) };
-    let held = held(&access, &args).await?;
+    let release = Release { cluster: access.cluster(names::RELEASE_HOLDER) };
+    let held = release.held(&access, &args).await?;
+    if !args.all && held.pods.is_empty() && held.missing.is_empty() {
+        say("nothing of Lockstep is on any such pod");
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.dry_run || asks(&args) {
         foretell(&held, &args);
     }
     if args.dry_run {
         return Ok(ExitCode::SUCCESS);
     }
-    if asks(&args) && !confirmed(held.pods.len())? {
+    if asks(&args) && !confirmed(&question(&held, &args))? {
         say("nothing was done");
         return Ok(ExitCode::from(1));
     }
@@ -89,36 +90,6 @@ struct Held {
     pods: Vec<PodView>,
     /// Pods that were named and are not there.
     missing: Vec<PodKey>,
-}
-
-/// Reads the pods that are asked for.
-async fn held(access: &Access, args: &ReleaseArgs) -> anyhow::Result<Held> {
-    let mut held = Held { pods: Vec::new(), missing: Vec::new() };
-    for named in &args.pods {
-        let key = access.pod(named)?;
-        let path = format!("/api/v1/namespaces/{}/pods/{}", key.namespace, key.name);
-        match retried(async || access.api.list(&path, None).await).await {
-            Ok(bytes) => held.pods.push(decode::pod(std::str::from_utf8(&bytes).context("the API server's answer")?)?),
-            Err(error) if error.code() == Some(404) => held.missing.push(key),
-            Err(error) => return Err(error).with_context(|| format!("pod {key} cannot be read")),
-        }
-    }
-    if !args.pods.is_empty() || (args.all && !args.dry_run && !asks(args)) {
-        return Ok(held);
-    }
-    let collection = match &args.whole_namespace {
-        _ if args.all => "/api/v1/pods".to_owned(),
-        Some(namespace) => format!("/api/v1/namespaces/{namespace}/pods"),
-        None => format!("/api/v1/namespaces/{}/pods", access.namespace),
-    };
-    let pods = retried(async || access.list(&collection, "", decode::pod).await).await.context("pods cannot be listed")?;
-    let named = args.workload.as_deref().map(Named::parse);
-    let meant = |pod: &PodView| {
-        let (kind, name) = workload::of(pod);
-        named.as_ref().is_none_or(|named| named.means(&kind, &name))
-    };
-    held.pods.extend(pods.into_iter().filter(|pod| !is_free(pod) && meant(pod)));
-    Ok(held)
 }
 
 /// Says what will be done, and what is lost by it.
@@ -142,10 +113,18 @@ fn asks(args: &ReleaseArgs) -> bool {
     !args.yes && std::io::stdin().is_terminal()
 }
 
-fn confirmed(pods: usize) -> anyhow::Result<bool> {
+fn question(held: &Held, args: &ReleaseArgs) -> String {
+    match (args.all, held.pods.len()) {
+        (true, pods) => format!("Take Lockstep out of service, and let {pods} pods go?"),
+        (false, 1) => "Let 1 pod go?".to_owned(),
+        (false, pods) => format!("Let {pods} pods go?"),
+    }
+}
+
+fn confirmed(question: &str) -> anyhow::Result<bool> {
     let mut answer = String::new();
     let mut complaint = std::io::stderr().lock();
-    write!(complaint, "Let {pods} pods go? [y/N] ").and_then(|()| complaint.flush()).context("standard error")?;
+    write!(complaint, "{question} [y/N] ").and_then(|()| complaint.flush()).context("standard error")?;
     std::io::stdin().lock().read_line(&mut answer).context("standard input")?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
@@ -155,15 +134,37 @@ struct Release {
 }
 
 impl Release {
+    /// Reads the pods that are asked for.
+    async fn held(&self, access: &Access, args: &ReleaseArgs) -> anyhow::Result<Held> {
+        let mut held = Held { pods: Vec::new(), missing: Vec::new() };
+        for named in &args.pods {
+            let key = access.pod(named)?;
+            match retried(async || self.cluster.pod(&key).await).await.with_context(|| format!("pod {key} cannot be read"))? {
+                Some(pod) => held.pods.push(pod),
+                None => held.missing.push(key),
+            }
+        }
+        if !args.pods.is_empty() || (args.all && !args.dry_run && !asks(args)) {
+            return Ok(held);
+        }
+        let namespace = args.whole_namespace.as_deref().unwrap_or(&access.namespace);
+        let collection = access::collection("/api/v1", Some(namespace).filter(|_| !args.all), "pods");
+        let pods = retried(async || access.list(&collection, "", decode::pod).await).await.context("pods cannot be listed")?;
+        let named = args.workload.as_deref().map(Named::parse);
+        let meant = |pod: &PodView| {
+            let (kind, name) = workload::of(pod);
+            named.as_ref().is_none_or(|named| named.means(&kind, &name))
+        };
+        held.pods.extend(pods.into_iter().filter(|pod| !is_free(pod) && meant(pod)));
+        Ok(held)
+    }
+
     async fn these(&self, held: &Held) -> bool {
         let outcomes = stream::iter(&held.pods).map(async |pod| (&pod.key, self.free(pod).await)).buffered(AT_ONCE);
         let mut outcomes: Vec<(&PodKey, Outcome)> = outcomes.collect().await;
         outcomes.extend(held.missing.iter().map(|key| (key, Outcome::Gone)));
         for (key, outcome) in &outcomes {
             say(&format!("pod {key}: {}", outcome.words()));
-        }
-        if outcomes.is_empty() {
-            say("nothing of Lockstep is on any such pod");
         }
         outcomes.iter().all(|(_, outcome)| matches!(outcome, Outcome::Released | Outcome::Free))
     }
@@ -198,7 +199,7 @@ impl Release {
             Err(error) if error.code() == Some(404) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let held = !lease.holder.is_empty() && lease.holder != HOLDER;
+        let held = !lease.holder.is_empty() && lease.holder != names::RELEASE_HOLDER;
         let taken = retried(async || self.write_lease(&self.cluster.read_lease().await?).await).await?;
         if held {
             say(&format!("Lease {}: taken from {}; waiting until it has stopped", names::LEASE, lease.holder));
@@ -214,16 +215,16 @@ impl Release {
         if let Err(error) = self.write_lease(lease).await {
             tracing::warn!(error = &error as &dyn std::error::Error, "the Lease was not renewed at the end");
         }
-        say(&format!("Lease {}: kept for an hour, unless it is deleted", names::LEASE));
+        say(&format!("Lease {}: kept for an hour, so that no replica reconciles; delete it to let one reconcile sooner", names::LEASE));
     }
 
     async fn write_lease(&self, lease: &LeaseRecord) -> Result<LeaseRecord, ApiError> {
         let now = TokioClock::start().wall();
-        let changes_hands = lease.holder != HOLDER;
+        let changes_hands = lease.holder != names::RELEASE_HOLDER;
         self.cluster
             .write_lease(&LeaseRecord {
                 resource_version: lease.resource_version.clone(),
-                holder: HOLDER.into(),
+                holder: names::RELEASE_HOLDER.into(),
                 duration_seconds: KEEP_SECONDS,
                 acquired: if changes_hands { Some(now) } else { lease.acquired },
                 renewed: Some(now),
@@ -294,9 +295,7 @@ impl Release {
             }
         }
     }
-}
 
-impl Release {
     /// Leaves an Event; nothing waits for it, since a namespace that ends takes none.
     async fn tell(&self, pod: &PodView) {
         if let Err(error) = self.cluster.event(&effect::event(pod)).await {

@@ -16,9 +16,9 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 
 use super::access;
-use super::output::{data, say};
+use super::output::{data, say, schema, tell};
 use super::workload::Named;
-use crate::args::{self, StatusArgs};
+use crate::args::{self, Output, StatusArgs};
 use crate::registration::Reason;
 use reading::{Reading, Scope};
 use report::Wanted;
@@ -30,7 +30,7 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J\u{1b}[3J";
 /// Runs the command: 0 where all is well, 1 where a pod is stuck.
 pub async fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     if args.schema {
-        say(&report::schema())?;
+        say(&schema::<report::Shapes>())?;
         return Ok(ExitCode::SUCCESS);
     }
     let wanted = wanted(&args)?;
@@ -42,21 +42,34 @@ pub async fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     };
     let mut reading = Reading::start(access, scope).await?;
     let terminal = std::io::stdout().is_terminal();
-    let mut stuck;
+    // Ages pass on a screen; into a pipe and as data goes only what is news.
+    let screen = terminal && args.watch && args.output.is_none();
+    let mut last: Option<Shown> = None;
     loop {
-        let shown;
-        (shown, stuck) = show(&reading, &wanted, &args, terminal)?;
-        let clear = if args.watch && terminal && args.output.is_none() { CLEAR } else { "" };
-        if !super::output::tell(&format!("{clear}{shown}"))? || !args.watch {
-            break;
+        let shown = show(&reading, &wanted, &args, terminal)?;
+        let news = screen || last.as_ref().is_none_or(|last| last.data != shown.data);
+        let clear = if screen { CLEAR } else { "" };
+        let goes_on = (!news || tell(&format!("{clear}{}", shown.text))?) && args.watch;
+        let stuck = shown.stuck;
+        last = Some(shown);
+        if !goes_on {
+            return Ok(if stuck { ExitCode::from(1) } else { ExitCode::SUCCESS });
         }
-        reading.changed(terminal).await;
+        reading.changed(screen).await;
     }
-    Ok(if stuck { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// What is printed, and whether a pod is stuck.
-fn show(reading: &Reading, wanted: &Wanted, args: &StatusArgs, terminal: bool) -> anyhow::Result<(String, bool)> {
+/// One look at the cluster.
+struct Shown {
+    /// As it is printed.
+    text: String,
+    /// The same without ages: another one is news.
+    data: String,
+    /// Whether a pod is stuck.
+    stuck: bool,
+}
+
+fn show(reading: &Reading, wanted: &Wanted, args: &StatusArgs, terminal: bool) -> anyhow::Result<Shown> {
     let look = Look { colours: terminal && args::colours_allowed(), now: reading.now() };
     if let Some(key) = reading.pod() {
         let life = reading.life(look.now);
@@ -64,13 +77,13 @@ fn show(reading: &Reading, wanted: &Wanted, args: &StatusArgs, terminal: bool) -
             return Err(anyhow!("pod {key} is not there, and no Event tells of it; `lockstep status -A` lists the managed pods"));
         }
         let stuck = life.pod.as_ref().is_some_and(report::Pod::is_stuck);
-        let shown = args.output.map_or_else(|| Ok(text::life(&life, &key.to_string(), look)), |output| data(&life, output))?;
-        return Ok((shown, stuck));
+        let text = args.output.map_or_else(|| Ok(text::life(&life, &key.to_string(), look)), |output| data(&life, output))?;
+        return Ok(Shown { text, data: data(&life, Output::Json)?, stuck });
     }
     let report = reading.report(wanted, look.now);
     let stuck = report.pods().any(report::Pod::is_stuck);
-    let shown = args.output.map_or_else(|| Ok(text::table(&report, look)), |output| data(&report, output))?;
-    Ok((shown, stuck))
+    let text = args.output.map_or_else(|| Ok(text::table(&report, look)), |output| data(&report, output))?;
+    Ok(Shown { text, data: data(&report, Output::Json)?, stuck })
 }
 
 fn wanted(args: &StatusArgs) -> anyhow::Result<Wanted> {

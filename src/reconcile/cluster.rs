@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use futures_util::Stream;
 
+use crate::names;
 use crate::pod::PodView;
 use crate::registration::life::Node;
 use crate::target::{PodKey, PodUid};
@@ -291,6 +292,15 @@ pub struct LeaseRecord {
     pub renewed: Option<jiff::Timestamp>,
     /// How often it changed hands.
     pub transitions: u32,
+}
+
+impl LeaseRecord {
+    /// Whether a replica reconciles: it holds the Lease, and has not let it expire. `lockstep release --all` holds it so that none does.
+    pub fn is_held(&self, now: jiff::Timestamp) -> bool {
+        let lasts = jiff::SignedDuration::from_secs(self.duration_seconds.into());
+        let expired = self.renewed.is_none_or(|renewed| now.duration_since(renewed) > lasts);
+        !expired && !self.holder.is_empty() && self.holder != names::RELEASE_HOLDER
+    }
 }
 
 /// Why a request to the API server brought nothing.

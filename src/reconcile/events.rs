@@ -15,6 +15,7 @@ use crate::pod::PodView;
 use crate::registration::Reason;
 use crate::registration::plan::Notice;
 use crate::target::PodUid;
+use crate::text::one_line;
 
 /// Events that are written at a time.
 const IN_FLIGHT: usize = 16;
@@ -141,7 +142,7 @@ fn action(reason: Reason) -> &'static str {
 
 /// Clean and short enough for an Event.
 fn bounded(note: String) -> String {
-    let mut note: String = note.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut note: String = one_line(&note).collect();
     if note.len() > NOTE_BYTES {
         let end = (0..=NOTE_BYTES - 3).rev().find(|end| note.is_char_boundary(*end)).unwrap_or(0);
         note.truncate(end);

@@ -66,6 +66,12 @@ impl KubeCluster {
         self.pods("", page).await
     }
 
+    /// A text in a ConfigMap of our own namespace.
+    pub async fn config_map(&self, name: &str, key: &str) -> Result<Stored, ApiError> {
+        let bytes = self.api.list(&self.config_map_path(name), None).await?;
+        stored(&bytes, key)
+    }
+
     /// The API server behind it.
     pub fn api(&self) -> &Api {
         &self.api
@@ -163,8 +169,7 @@ impl Cluster for KubeCluster {
     }
 
     fn namespaces(&self) -> Self::Reflection<NamespaceChange> {
-        let selector = format!("{} in ({},{})", names::INJECT_LABEL, names::INJECT_ENABLED, names::INJECT_STRICT);
-        self.reflect("/api/v1/namespaces".into(), format!("labelSelector={}", query_value(&selector)), Namespaces)
+        self.reflect("/api/v1/namespaces".into(), opted_in_query(), Namespaces)
     }
 
     fn configuration(&self) -> Self::Reflection<Option<Arc<str>>> {
@@ -174,8 +179,7 @@ impl Cluster for KubeCluster {
 
     async fn read_store(&self, store: Store) -> Result<Stored, ApiError> {
         let (name, key) = store_names(store);
-        let bytes = self.api.list(&self.config_map_path(name), None).await?;
-        stored(&bytes, key)
+        self.config_map(name, key).await
     }
 
     async fn write_store(&self, store: Store, value: &Stored) -> Result<Stored, ApiError> {
@@ -304,6 +308,12 @@ impl From<Lease> for LeaseRecord {
             transitions: spec.lease_transitions.unwrap_or_default(),
         }
     }
+}
+
+/// Selects the opted-in namespaces in a list or a watch.
+pub(crate) fn opted_in_query() -> String {
+    let selector = format!("{} in ({},{})", names::INJECT_LABEL, names::INJECT_ENABLED, names::INJECT_STRICT);
+    format!("labelSelector={}", query_value(&selector))
 }
 
 /// Selects the managed pods in a list or a watch.

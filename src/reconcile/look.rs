@@ -95,7 +95,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let leads = self.term.is_some();
         let entry = self.pods.get(uid)?;
         let node = self.node_of(&entry.view);
-        let served = !entry.claims.is_empty() || entry.view.gate.as_ref().is_some_and(|gate| gate.status);
+        let served = !entry.claims.is_empty() || entry.view.is_open();
         let rules = &current.registration;
         let life = life::life(&entry.view, served, node, wall, rules.unreachable_after);
         let shared = self.has_rival(uid, entry);

@@ -91,7 +91,8 @@ impl Claim {
         };
         let (service, address) = line.rsplit_once(' ')?;
         let (registry, service) = service.split_once('/')?;
-        if registry.is_empty() || service.is_empty() {
+        // No service of ours is named so, and a name reaches terminals and logs.
+        if registry.is_empty() || service.is_empty() || line.chars().any(char::is_control) {
             return None;
         }
         Some(Self { service: ServiceId::new(registry, service), address: address.parse().ok()?, mode })

@@ -7,7 +7,7 @@
 //! Absent on purpose: pace, retry and batching (`reconcile::service`), grants of the budget (an input), sending.
 
 mod ending;
-mod gate;
+pub(crate) mod gate;
 mod live;
 #[cfg(test)]
 mod tests;

@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::commands::status::outlook::Ground;
 use crate::commands::status::sight::{Sight, Told};
-use crate::config::{Binding, Configuration};
+use crate::commands::surroundings::Surroundings;
+use crate::config::Binding;
 use crate::pod::PodView;
-use crate::reconcile::cluster::LeaseRecord;
 use crate::registration::claim::Debt;
 
 /// The cluster, as far as the checks look at it.
@@ -30,16 +29,10 @@ pub(super) struct Facts {
     pub(super) pods: Vec<Sight>,
     /// Our warnings about them.
     pub(super) told: Vec<Told>,
-    /// Rules, bindings and nodes.
-    pub(super) ground: Ground,
-    /// The configuration's text: absent if it could not be read, empty where it is not there.
-    pub(super) text: Option<String>,
-    /// The configuration, where it is valid.
-    pub(super) configuration: Option<Configuration>,
+    /// Nodes, the configuration, the Lease.
+    pub(super) around: Surroundings,
     /// Our MutatingWebhookConfiguration: `Null` where it is not there.
     pub(super) webhook: Option<Value>,
-    /// The Lease.
-    pub(super) lease: Option<LeaseRecord>,
     /// The debts.
     pub(super) debts: Vec<Debt>,
     /// Pods of Lockstep itself, as they stand.
@@ -58,11 +51,8 @@ impl Facts {
             workloads: Vec::new(),
             pods: Vec::new(),
             told: Vec::new(),
-            ground: Ground::default(),
-            text: None,
-            configuration: None,
+            around: Surroundings::default(),
             webhook: None,
-            lease: None,
             debts: Vec::new(),
             replicas: Vec::new(),
             missing_rights: BTreeMap::new(),
@@ -77,6 +67,6 @@ impl Facts {
     /// The bindings that select a pod.
     pub(super) fn bindings_of<'f>(&'f self, pod: &'f PodView) -> impl Iterator<Item = &'f Binding> {
         let selects = |binding: &&Binding| binding.selects(&pod.key.namespace, |key| pod.labels.get(key));
-        self.ground.bindings.iter().filter(selects)
+        self.around.ground.bindings.iter().filter(selects)
     }
 }

@@ -101,14 +101,6 @@ impl Finding {
     }
 }
 
-/// JSON Schema of the data, with a line break at the end.
-pub(super) fn schema() -> String {
-    let schema = schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Findings>();
-    let mut text = serde_json::to_string_pretty(&schema).expect("a schema always serialises");
-    text.push('\n');
-    text
-}
-
 /// All of it for people.
 pub(super) fn for_people(all: &Findings) -> String {
     const WRITES: &str = "writing into a String cannot fail";
@@ -128,6 +120,7 @@ pub(super) fn for_people(all: &Findings) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::output::schema;
 
     #[test]
     fn the_page_explains_every_code_and_no_other() {
@@ -140,7 +133,7 @@ mod tests {
     #[test]
     fn the_checked_in_schema_is_this_one() {
         let checked_in = include_str!("../../../docs/doctor.schema.json");
-        assert_eq!(checked_in, schema(), "write it anew: lockstep doctor --schema > docs/doctor.schema.json");
+        assert_eq!(checked_in, schema::<Findings>(), "write it anew: lockstep doctor --schema > docs/doctor.schema.json");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::facts::Facts;
 use super::finding::{Code, Finding};
 use crate::certificates::bundle;
 use crate::commands::status::outlook::span;
-use crate::config;
+use crate::commands::surroundings::last_held;
 use crate::names;
 
 /// A CA of our own is renewed long before; one that ends within this time is not.
@@ -29,19 +29,22 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 }
 
 fn nobody_reconciles(facts: &Facts) -> Vec<Finding> {
-    let Some(lease) = &facts.lease else { return Vec::new() };
-    let ago = lease.renewed.map(|renewed| facts.now.duration_since(renewed));
-    let lasts = SignedDuration::from_secs(i64::from(lease.duration_seconds));
-    if !lease.holder.is_empty() && ago.is_some_and(|ago| ago <= lasts) {
-        return Vec::new();
-    }
-    let ago = ago.map_or_else(|| "never".to_owned(), |ago| format!("{} ago", span(ago)));
+    let Some(lease) = facts.around.lease.as_ref().filter(|lease| !lease.is_held(facts.now)) else { return Vec::new() };
+    let change = if lease.holder == names::RELEASE_HOLDER {
+        format!(
+            "uninstall Lockstep; or delete the Lease to take it up again: `kubectl delete lease {} --namespace {}`",
+            names::LEASE,
+            facts.own_namespace
+        )
+    } else {
+        format!("see why no replica runs: `kubectl get pods --namespace {}`", facts.own_namespace)
+    };
     vec![Finding::new(
         Code::NobodyReconciles,
         format!("Lease {}/{}", facts.own_namespace, names::LEASE),
-        format!("last renewed {ago}, by {}", if lease.holder.is_empty() { "nobody" } else { &lease.holder }),
+        last_held(lease),
         "no gate opens and no finalizer goes until a replica holds it",
-        format!("see why no replica runs: `kubectl get pods --namespace {}`", facts.own_namespace),
+        change,
     )]
 }
 
@@ -163,16 +166,11 @@ fn certificate(facts: &Facts) -> Vec<Finding> {
 }
 
 fn configuration(facts: &Facts) -> Vec<Finding> {
-    let Some(text) = &facts.text else { return Vec::new() };
-    let evidence = match (text.is_empty(), config::parse(text)) {
-        (true, _) => "it is not there, or has no text".to_owned(),
-        (false, Err(errors)) => errors.errors.first().map(ToString::to_string).unwrap_or_default(),
-        (false, Ok(_)) => return Vec::new(),
-    };
+    let Some(fault) = &facts.around.fault else { return Vec::new() };
     vec![Finding::new(
         Code::ConfigurationInvalid,
         format!("ConfigMap {}/{}", facts.own_namespace, names::CONFIG_MAP),
-        evidence,
+        fault.clone(),
         "the last good one stays in force, and what was changed since then does not count",
         "mend it; `lockstep check FILE` names every error with its place",
     )]
@@ -230,7 +228,8 @@ mod tests {
     fn well() -> Facts {
         let mut facts = facts();
         facts.webhook = Some(json!({"webhooks": [hook("enabled", "Ignore"), hook("strict", "Fail")]}));
-        facts.lease = Some(LeaseRecord { holder: "a".into(), duration_seconds: 12, renewed: Some(facts.now), ..LeaseRecord::default() });
+        facts.around.lease =
+            Some(LeaseRecord { holder: "a".into(), duration_seconds: 12, renewed: Some(facts.now), ..LeaseRecord::default() });
         facts.replicas = vec![replica("a", "lockstep:1", "True"), replica("b", "lockstep:1", "True")];
         facts
     }
@@ -253,9 +252,12 @@ mod tests {
 
     #[test]
     fn a_lease_that_nobody_renews_is_found() {
-        let old = |facts: &mut Facts| facts.lease.as_mut().unwrap().renewed = Some(facts.now - SignedDuration::from_secs(60));
+        let old = |facts: &mut Facts| facts.around.lease.as_mut().unwrap().renewed = Some(facts.now - SignedDuration::from_secs(60));
         assert_eq!(codes(old), [Code::NobodyReconciles]);
-        assert_eq!(codes(|facts| facts.lease.as_mut().unwrap().holder.clear()), [Code::NobodyReconciles]);
+        let held_by = |holder: &'static str| codes(move |facts| facts.around.lease.as_mut().unwrap().holder = holder.into());
+        assert_eq!(held_by(""), [Code::NobodyReconciles]);
+        assert_eq!(held_by(names::RELEASE_HOLDER), [Code::NobodyReconciles], "it holds the Lease so that nobody reconciles");
+        assert_eq!(codes(|facts| facts.around.lease = Some(LeaseRecord::default())), [Code::NobodyReconciles], "there is no Lease");
     }
 
     #[test]
@@ -295,8 +297,7 @@ mod tests {
 
     #[test]
     fn a_configuration_that_is_gone_or_wrong_is_found() {
-        assert_eq!(codes(|facts| facts.text = Some(String::new())), [Code::ConfigurationInvalid]);
-        assert_eq!(codes(|facts| facts.text = Some("cluster: 7\n".into())), [Code::ConfigurationInvalid]);
+        assert_eq!(codes(|facts| facts.around.fault = Some("it is not there".into())), [Code::ConfigurationInvalid]);
     }
 
     #[test]

@@ -10,9 +10,9 @@ use super::finding::{Code, Finding};
 use crate::admission;
 use crate::admission::prestop::Sums;
 use crate::commands::status::outlook::{Standing, outlook, span};
-use crate::commands::status::sight::{Sight, Told};
+use crate::commands::status::sight::{Sight, by_object};
 use crate::commands::workload;
-use crate::config::{Configuration, Drain};
+use crate::config::{Drain, Injection};
 use crate::names;
 use crate::registration::life;
 
@@ -22,10 +22,11 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 }
 
 fn stuck(facts: &Facts) -> Vec<Finding> {
+    let told = by_object(&facts.told);
     let held = facts.pods.iter().filter(|sight| sight.pod.finalizer || sight.pod.gated);
     let judged = held.filter_map(|sight| {
-        let told: Vec<&Told> = facts.told.iter().filter(|told| told.uid == sight.pod.uid.as_str()).collect();
-        let outlook = outlook(sight, &told, &facts.ground, facts.now);
+        let told = told.get(sight.pod.uid.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let outlook = outlook(sight, told, &facts.around.ground, facts.now);
         if outlook.standing != Standing::Stuck {
             return None;
         }
@@ -79,8 +80,8 @@ fn without_gate(facts: &Facts) -> Vec<Finding> {
 
 /// Pods whose sleep is shorter than the configuration asks for by now, as far as it can be known without asking a registry.
 fn sleeps(facts: &Facts) -> Vec<Finding> {
-    let Some(configuration) = &facts.configuration else { return Vec::new() };
-    let wanted = |sight: &Sight| wanted_sleep(facts, configuration, sight);
+    let Some(injection) = &facts.around.injection else { return Vec::new() };
+    let wanted = |sight: &Sight| wanted_sleep(facts, injection, sight);
     let short = |sight: &&Sight| {
         let has = sight.pod.record.sleep_seconds;
         // Where a limit has cut it, admission has found that.
@@ -101,10 +102,10 @@ fn sleeps(facts: &Facts) -> Vec<Finding> {
     grouped(facts.pods.iter().filter(short)).into_iter().map(finding).collect()
 }
 
-fn wanted_sleep(facts: &Facts, configuration: &Configuration, sight: &Sight) -> Option<i64> {
+fn wanted_sleep(facts: &Facts, injection: &Injection, sight: &Sight) -> Option<i64> {
     let known = facts.bindings_of(&sight.pod).filter(|binding| !matches!(binding.drain, Drain::FromRegistry { .. }));
     let drain = known.map(|binding| binding.drain.without_answer()).max()?;
-    i64::try_from(Sums::new(drain, 0, &configuration.injection).after_max_sleep).ok()
+    i64::try_from(Sums::new(drain, 0, injection).after_max_sleep).ok()
 }
 
 fn admission(facts: &Facts) -> Vec<Finding> {

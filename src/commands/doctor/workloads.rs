@@ -17,7 +17,7 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let bound = |workload: &Value| {
         let labels = workload.pointer("/spec/template/metadata/labels");
         let label = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
-        let selecting = facts.ground.bindings.iter().filter(|binding| binding.selects(namespace(workload), label));
+        let selecting = facts.around.ground.bindings.iter().filter(|binding| binding.selects(namespace(workload), label));
         selecting.cloned().collect::<Vec<Binding>>()
     };
     let judged = |workload: &Value| {
@@ -81,7 +81,7 @@ fn progress_deadline(workload: &Value, facts: &Facts) -> Option<Finding> {
         return None;
     }
     let deadline = workload.pointer("/spec/progressDeadlineSeconds").and_then(Value::as_i64).unwrap_or(PROGRESS_DEADLINE_SECONDS);
-    let gate = facts.ground.rules.gate_timeout;
+    let gate = facts.around.ground.rules.gate_timeout;
     let gate_seconds = i64::try_from(gate.as_secs()).unwrap_or(i64::MAX);
     (deadline <= gate_seconds).then(|| {
         Finding::new(

@@ -32,7 +32,7 @@ pub(super) struct Effect {
 impl Effect {
     /// What would happen to `pod`.
     pub(super) fn of(pod: &PodView) -> Self {
-        let closed = pod.gated && !pod.gate.as_ref().is_some_and(|gate| gate.status);
+        let closed = pod.gated && !pod.is_open();
         Self { free: is_free(pod), opens: closed, goes: pod.deletion.is_some(), left: observe::claims_of(pod) }
     }
 }
@@ -69,20 +69,19 @@ pub(super) fn event(pod: &PodView) -> Event {
 
 /// Whether nothing of ours holds the pod: neither its start nor its end.
 pub(super) fn is_free(pod: &PodView) -> bool {
-    let gate_open = !pod.gated || pod.gate.as_ref().is_some_and(|gate| gate.status);
+    let gate_open = !pod.gated || pod.is_open();
     let ours = pod.finalizer || pod.gated || pod.labels.get(names::MANAGED_LABEL).is_some();
     !ours || (!pod.finalizer && gate_open && pod.released)
 }
 
 /// Finalizer off, gate open, and the mark that tells the reconciler to leave the pod alone.
 pub(super) fn patch(pod: &PodView, now: jiff::Timestamp) -> PodPatch {
-    let was_open = pod.gate.as_ref().is_some_and(|gate| gate.status);
     let gate = ConditionPatch {
         type_: names::GATE,
         status: true,
         reason: Reason::Released.as_str(),
         message: "lockstep release let this pod go; its targets stay as they are".into(),
-        transition: (!was_open).then_some(now),
+        transition: (!pod.is_open()).then_some(now),
     };
     PodPatch {
         uid: pod.uid.clone(),

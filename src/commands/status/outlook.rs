@@ -17,12 +17,13 @@ use crate::config::{Binding, OnDrainTimeout, OnGateTimeout, Registration};
 use crate::reconcile::cluster::NodeView;
 use crate::registration::Reason;
 use crate::registration::life::{self, Cause, Life, Node, Stage, gone_since, later};
+use crate::registration::plan::gate::{IN_NO_USE, UNHEALTHY};
 use crate::target::PodKey;
 
 /// A pod whose targets are all gone is let go within this; longer, and nobody reconciles.
 const LET_GO: SignedDuration = SignedDuration::from_secs(60);
-/// Words of a gate's message for a target that its registry checks and does not use yet: nothing strange in a pod that has just started.
-const CHECKED: [&str; 2] = ["unhealthy", "registered, but in no use"];
+/// What a gate says of a target that its registry checks and does not use yet: nothing strange in a pod that has just started.
+const CHECKED: [&str; 2] = [UNHEALTHY, IN_NO_USE];
 
 /// What holds for all pods.
 #[derive(Clone, Debug, Default)]
@@ -68,8 +69,9 @@ pub(in crate::commands) struct Outlook {
     pub(in crate::commands) help: Vec<Help>,
 }
 
-/// A command and what it does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A command that helps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
 pub(in crate::commands) struct Help {
     /// The command.
     pub(in crate::commands) command: String,
@@ -80,7 +82,7 @@ pub(in crate::commands) struct Help {
 /// Looks ahead for one pod.
 pub(in crate::commands) fn outlook(sight: &Sight, told: &[&Told], ground: &Ground, now: Timestamp) -> Outlook {
     let pod = &sight.pod;
-    let served = !sight.claims.is_empty() || pod.gate.as_ref().is_some_and(|gate| gate.status);
+    let served = !sight.claims.is_empty() || pod.is_open();
     let life = life::life(pod, served, ground.node_of(sight), now, ground.rules.unreachable_after);
     let look = Look { sight, told, ground, life, now };
     if pod.released {
@@ -235,6 +237,9 @@ impl Look<'_> {
 
     /// A pod that ran before the opt-in: the acknowledgement is not written on it.
     fn ungated(&self) -> Outlook {
+        if self.sight.claims.is_empty() && !self.sight.pod.finalizer {
+            return Outlook::at_rest(Reason::Nothing, None, "never told of it; Lockstep does not manage the pod");
+        }
         let since = self.sight.pod.claims.as_ref().and_then(|claims| claims.since);
         match self.trouble(since) {
             None => Outlook::at_rest(Reason::Adopted, since, "told; the pod has no gate to show more"),
@@ -248,8 +253,7 @@ impl Look<'_> {
             Cause::Unready => (Reason::NotServing, "its containers to be ready again"),
             Cause::NodeLost => (Reason::NodeLost, "its node to come back"),
         };
-        let open = pod.gate.as_ref().is_some_and(|gate| gate.status);
-        let says = if open || !pod.gated { "left in" } else { "taken out of use" };
+        let says = if pod.is_open() || !pod.gated { "left in" } else { "taken out of use" };
         let since = pod.containers_ready.as_ref().filter(|ready| !ready.status).and_then(|ready| ready.since).or(self.gate_since());
         let what = match &self.sight.troubled[..] {
             [] => what.to_owned(),

@@ -8,19 +8,18 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::outlook::{Ground, span};
 use super::report::{self, Life, Report, Wanted};
 use super::sight::{Sight, Told};
-use crate::commands::access::{Access, collection, our_warnings, remedy};
-use crate::config;
+use crate::commands::access::{Access, collection, no_pods, our_warnings};
+use crate::commands::surroundings::{Surroundings, last_held};
 use crate::names;
 use crate::reconcile::Clock;
-use crate::reconcile::cluster::{ApiError, Cluster, LeaseRecord};
+use crate::reconcile::cluster::ApiError;
 use crate::reconcile::kubernetes::watch::{self, Reflected, query_value};
-use crate::reconcile::kubernetes::{KubeCluster, Own, managed_query, name_query};
+use crate::reconcile::kubernetes::{KubeCluster, managed_query, name_query};
 use crate::reconcile::tokio_clock::TokioClock;
 use crate::target::PodKey;
 
@@ -47,10 +46,9 @@ pub(super) struct Reading {
     scope: Scope,
     /// By UID.
     pods: BTreeMap<String, Sight>,
-    /// By UID of the object, reason and first time.
-    told: BTreeMap<(String, String, Option<Timestamp>), Told>,
-    ground: Ground,
-    notes: Vec<String>,
+    /// By UID.
+    told: BTreeMap<String, Told>,
+    around: Surroundings,
     streams: Option<Streams>,
     seldom: Instant,
 }
@@ -58,24 +56,25 @@ pub(super) struct Reading {
 impl Reading {
     /// Reads all of it once.
     pub(super) async fn start(access: Access, scope: Scope) -> anyhow::Result<Self> {
-        let own = Own { namespace: access.own_namespace.clone(), identity: String::new(), config_map: String::new() };
         let mut reading = Self {
-            cluster: KubeCluster::new(access.api.clone(), TokioClock::start(), own),
+            cluster: access.cluster(""),
             access,
             scope,
             pods: BTreeMap::new(),
             told: BTreeMap::new(),
-            ground: Ground::default(),
-            notes: Vec::new(),
+            around: Surroundings::default(),
             streams: None,
             seldom: Instant::now(),
         };
         let (collection, query) = reading.scope.pods();
-        let pods = reading.access.list(&collection, &query, Sight::read).await;
-        reading.take_pods(
-            pods.map_err(|error| anyhow::Error::new(error.clone()).context(format!("pods cannot be listed: {}", remedy(&error))))?,
-        );
+        let pods = reading.access.list(&collection, &query, Sight::read).await.map_err(no_pods)?;
+        take(&mut reading.pods, Change::All(pods), Sight::id);
         reading.surroundings().await;
+        let (collection, query) = reading.scope.events();
+        match reading.access.list(&collection, &query, Told::read).await {
+            Ok(told) => take(&mut reading.told, Change::All(told), Told::id),
+            Err(error) => reading.around.note("Events cannot be read, so what a registry said last may be missing", &error),
+        }
         Ok(reading)
     }
 
@@ -89,11 +88,18 @@ impl Reading {
         loop {
             let Some((pods, told)) = &mut self.streams else { return };
             tokio::select! {
-                Some(change) = pods.next() => { news |= take(&mut self.pods, change, |sight| sight.pod.uid.to_string()); }
-                Some(change) = told.next() => { news |= take(&mut self.told, change, Told::key); }
+                Some(change) = pods.next() => {
+                    take(&mut self.pods, change, Sight::id);
+                    news = true;
+                }
+                Some(change) = told.next() => {
+                    take(&mut self.told, change, Told::id);
+                    news = true;
+                }
                 () = tokio::time::sleep_until(beat) => {
                     if self.seldom.elapsed() >= SELDOM {
                         self.surroundings().await;
+                        news = true;
                     }
                     if news {
                         return;
@@ -115,7 +121,7 @@ impl Reading {
     /// All pods.
     pub(super) fn report(&self, wanted: &Wanted, now: Timestamp) -> Report {
         let (sights, told): (Vec<&Sight>, Vec<&Told>) = (self.pods.values().collect(), self.told.values().collect());
-        report::report(&sights, &told, &self.ground, wanted, self.notes.clone(), now)
+        report::report(&sights, &told, &self.around.ground, wanted, self.notes(now), now)
     }
 
     /// The one pod.
@@ -125,7 +131,7 @@ impl Reading {
         let latest = self.told.values().max_by_key(|told| told.last).map(|told| told.uid.clone());
         let uid = sight.map_or_else(|| latest.unwrap_or_default(), |sight| sight.pod.uid.to_string());
         let told: Vec<&Told> = self.told.values().filter(|told| told.uid == uid).collect();
-        report::life(sight, &told, &self.ground, self.notes.clone(), now)
+        report::life(sight, &told, &self.around.ground, self.notes(now), now)
     }
 
     /// The present time.
@@ -133,8 +139,21 @@ impl Reading {
         TokioClock::start().wall()
     }
 
-    fn take_pods(&mut self, pods: Vec<Sight>) {
-        take(&mut self.pods, Change::All(pods), |sight| sight.pod.uid.to_string());
+    async fn surroundings(&mut self) {
+        self.seldom = Instant::now();
+        self.around.read(&self.access, &self.cluster).await;
+    }
+
+    fn notes(&self, now: Timestamp) -> Vec<String> {
+        let mut notes = self.around.notes.clone();
+        if let Some(fault) = &self.around.fault {
+            let (namespace, name) = (&self.access.own_namespace, names::CONFIG_MAP);
+            notes.push(format!("the configuration in {namespace}/{name} is invalid, and the last good one counts: {fault}"));
+        }
+        if let Some(lease) = self.around.lease.as_ref().filter(|lease| !lease.is_held(now)) {
+            notes.push(format!("no replica of Lockstep reconciles, and pods wait until one does: {}", last_held(lease)));
+        }
+        notes
     }
 
     /// Follows pods and Events from now on.
@@ -145,45 +164,6 @@ impl Reading {
             watch::reflect(api.clone(), clock.clone(), pods.0, pods.1, Each(Sight::read)),
             watch::reflect(api.clone(), clock, told.0, told.1, Each(Told::read)),
         )
-    }
-
-    /// Reads what surrounds the pods: Events, nodes, the configuration, the Lease.
-    async fn surroundings(&mut self) {
-        self.seldom = Instant::now();
-        self.notes.clear();
-        let (collection, query) = self.scope.events();
-        match self.access.list(&collection, &query, Told::read).await {
-            Ok(told) => _ = take(&mut self.told, Change::All(told), Told::key),
-            Err(error) => self.note("Events cannot be read, so what a registry said last may be missing", &error),
-        }
-        match self.access.nodes().await {
-            Ok(nodes) => self.ground.nodes = Some(nodes),
-            Err(error) => self.note("nodes cannot be read, so every node is taken for well", &error),
-        }
-        self.configuration().await;
-        let lease = self.cluster.read_lease().await;
-        match lease {
-            Ok(lease) => self.notes.extend(nobody_reconciles(&lease, self.now())),
-            Err(error) => self.note("the Lease cannot be read, so nobody knows whether a replica reconciles", &error),
-        }
-    }
-
-    async fn configuration(&mut self) {
-        let (text, in_force) = match self.access.configuration().await {
-            Ok(read) => read,
-            Err(error) => return self.note("the configuration cannot be read, so times are those of its defaults", &error),
-        };
-        if config::parse(&text).is_err() {
-            let (namespace, name) = (&self.access.own_namespace, names::CONFIG_MAP);
-            self.notes.push(format!("the configuration in {namespace}/{name} is invalid; what counts is the last good one"));
-        }
-        if let Some(configuration) = in_force {
-            (self.ground.rules, self.ground.bindings) = (configuration.registration, configuration.bindings);
-        }
-    }
-
-    fn note(&mut self, what: &str, error: &ApiError) {
-        self.notes.push(format!("{what}: {error}"));
     }
 }
 
@@ -213,9 +193,15 @@ impl Scope {
 /// Changes of pods, and of Events.
 type Streams = (BoxStream<'static, Change<Sight>>, BoxStream<'static, Change<Told>>);
 
+impl Sight {
+    fn id(&self) -> String {
+        self.pod.uid.to_string()
+    }
+}
+
 impl Told {
-    fn key(&self) -> (String, String, Option<Timestamp>) {
-        (self.uid.clone(), self.reason.clone(), self.first)
+    fn id(&self) -> String {
+        self.id.clone()
     }
 }
 
@@ -250,23 +236,10 @@ impl<T: Send + 'static> Reflected for Each<T> {
     }
 }
 
-/// Takes a change in; answers that there are news.
-fn take<K: Ord, T>(known: &mut BTreeMap<K, T>, change: Change<T>, key: impl Fn(&T) -> K) -> bool {
+fn take<T>(known: &mut BTreeMap<String, T>, change: Change<T>, key: impl Fn(&T) -> String) {
     match change {
         Change::All(items) => *known = items.into_iter().map(|item| (key(&item), item)).collect(),
         Change::Applied(item) => _ = known.insert(key(&item), item),
         Change::Gone(item) => _ = known.remove(&key(&item)),
     }
-    true
-}
-
-/// A note where no replica holds the Lease.
-fn nobody_reconciles(lease: &LeaseRecord, now: Timestamp) -> Option<String> {
-    let ago = lease.renewed.map(|renewed| now.duration_since(renewed));
-    let expired = ago.is_none_or(|ago| ago > SignedDuration::from_secs(i64::from(lease.duration_seconds)));
-    if !expired && !lease.holder.is_empty() {
-        return None;
-    }
-    let ago = ago.map(|ago| format!(", the last one did {} ago", span(ago))).unwrap_or_default();
-    Some(format!("no replica of Lockstep reconciles{ago}; pods wait until one does"))
 }

@@ -5,12 +5,14 @@
 //! Invariant: pure; nothing is shown to people that is not in the data.
 //! Absent on purpose: decisions about one pod (`outlook`, `timeline`), how it looks (`text`).
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::outlook::{self, Ground, Help, Outlook, Standing};
-use super::sight::{Sight, Told};
+use super::sight::{Sight, Told, by_object};
 use super::timeline::{Reached, Stage, timeline};
 use crate::commands::workload::{self, Named};
 use crate::config::Mode;
@@ -88,7 +90,7 @@ pub(super) struct Pod {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) then: Option<String>,
     /// What a person can do, the mildest first.
-    pub(super) help: Vec<HelpData>,
+    pub(super) help: Vec<Help>,
     /// Codes of what a person should fix on it.
     pub(super) findings: Vec<String>,
 }
@@ -117,16 +119,6 @@ pub(super) struct Target {
     pub(super) address: String,
     /// Whether another controller owns it, and Lockstep only waits on it.
     pub(super) observed: bool,
-}
-
-/// A command that helps.
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct HelpData {
-    /// The command.
-    pub(super) command: String,
-    /// What it does, or shows.
-    pub(super) effect: String,
 }
 
 /// One pod, with its life so far.
@@ -180,27 +172,25 @@ pub(super) struct Time(#[schemars(with = "String", extend("format" = "date-time"
 
 /// The report of many pods.
 pub(super) fn report(sights: &[&Sight], told: &[&Told], ground: &Ground, wanted: &Wanted, notes: Vec<String>, now: Timestamp) -> Report {
-    let mut workloads: Vec<Workload> = Vec::new();
+    let told = by_object(told.iter().copied());
+    let mut workloads: BTreeMap<(String, String, String), Vec<Pod>> = BTreeMap::new();
     for sight in sights {
         let (kind, name) = workload::of(&sight.pod);
         if wanted.workload.as_ref().is_some_and(|named| !named.means(&kind, &name)) {
             continue;
         }
-        let about: Vec<&Told> = told.iter().filter(|one| one.uid == sight.pod.uid.as_str()).copied().collect();
-        let outlook = outlook::outlook(sight, &about, ground, now);
+        let about = told.get(sight.pod.uid.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let outlook = outlook::outlook(sight, about, ground, now);
         if !wanted.takes(sight, &outlook, ground) {
             continue;
         }
-        let pod = pod(sight, outlook, ground);
-        let namespace = &*sight.pod.key.namespace;
-        match workloads.iter_mut().find(|known| known.namespace == namespace && known.kind == kind && known.name == name) {
-            Some(known) => known.pods.push(pod),
-            None => workloads.push(Workload { namespace: namespace.to_owned(), kind, name, pods: vec![pod] }),
-        }
+        workloads.entry((sight.pod.key.namespace.to_string(), kind, name)).or_default().push(pod(sight, outlook, ground));
     }
-    for workload in &mut workloads {
-        workload.pods.sort_by(|one, other| badness(one).cmp(&badness(other)));
-    }
+    let sorted = |((namespace, kind, name), mut pods): ((String, String, String), Vec<Pod>)| {
+        pods.sort_by(|one, other| badness(one).cmp(&badness(other)));
+        Workload { namespace, kind, name, pods }
+    };
+    let mut workloads: Vec<Workload> = workloads.into_iter().map(sorted).collect();
     workloads.sort_by(|one, other| worst(one).cmp(&worst(other)));
     Report { notes, workloads }
 }
@@ -227,21 +217,15 @@ pub(super) fn life(sight: Option<&Sight>, told: &[&Told], ground: &Ground, notes
     }
 }
 
-/// JSON Schema of both shapes, with a line break at the end.
-pub(super) fn schema() -> String {
-    #[derive(JsonSchema)]
-    #[schemars(untagged, title = "lockstep status -o json|yaml")]
-    #[expect(dead_code, reason = "it is read by the derive alone")]
-    enum Status {
-        /// Without a name.
-        Report(Report),
-        /// With the name of a pod.
-        Life(Box<Life>),
-    }
-    let schema = schemars::generate::SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Status>();
-    let mut text = serde_json::to_string_pretty(&schema).expect("a schema always serialises");
-    text.push('\n');
-    text
+/// What is printed as data.
+#[derive(JsonSchema)]
+#[schemars(untagged, title = "lockstep status -o json|yaml")]
+#[expect(dead_code, reason = "it is read by the derive alone")]
+pub(super) enum Shapes {
+    /// Without a name.
+    Report(Report),
+    /// With the name of a pod.
+    Life(Box<Life>),
 }
 
 impl Report {
@@ -262,8 +246,8 @@ impl Wanted {
     fn takes(&self, sight: &Sight, outlook: &Outlook, ground: &Ground) -> bool {
         let claimed = |name: &str| sight.claims.iter().any(|claim| &*claim.service.registry == name);
         let bound = |name: &str| {
-            let selecting = ground.bindings.iter().filter(|binding| selects(binding, &sight.pod));
-            selecting.into_iter().any(|binding| &*binding.service.registry == name)
+            let mut selecting = ground.bindings.iter().filter(|binding| selects(binding, &sight.pod));
+            selecting.any(|binding| &*binding.service.registry == name)
         };
         self.reason.is_none_or(|reason| reason == outlook.state) && self.registry.as_ref().is_none_or(|name| claimed(name) || bound(name))
     }
@@ -292,7 +276,7 @@ fn pod(sight: &Sight, outlook: Outlook, ground: &Ground) -> Pod {
         waits_for: outlook.waits_for,
         until: outlook.until.map(Time),
         then: outlook.then,
-        help: outlook.help.into_iter().map(|Help { command, effect }| HelpData { command, effect }).collect(),
+        help: outlook.help,
         findings: sight.pod.record.findings.iter().map(ToString::to_string).collect(),
     }
 }

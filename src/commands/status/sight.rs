@@ -1,17 +1,21 @@
 //! A pod and its Events as `status` reads them: the reconciler's own view, and the times that only people ask for.
 //!
 //! Invariant: reading is total: what is missing or odd in an object is as if it were absent.
+//! Invariant: texts are clean: whoever may write a pod's status or annotations does not write on the terminal of whoever looks.
 //! Absent on purpose: what any of it means (`outlook`, `timeline`).
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::names;
-use crate::pod::PodView;
+use crate::pod::{Condition, PodView};
 use crate::reconcile::cluster::ApiError;
-use crate::reconcile::kubernetes::decode;
+use crate::reconcile::kubernetes::{api, decode};
 use crate::registration::claim::Claim;
 use crate::registration::observe;
+use crate::text::one_line;
 
 /// A pod as it is now.
 #[derive(Clone, Debug)]
@@ -37,6 +41,8 @@ pub(in crate::commands) struct Sight {
 /// An Event, trimmed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::commands) struct Told {
+    /// UID of the Event itself.
+    pub(in crate::commands) id: String,
     /// UID of what it is about.
     pub(in crate::commands) uid: String,
     /// Whether Lockstep said it.
@@ -56,8 +62,8 @@ pub(in crate::commands) struct Told {
 impl Sight {
     /// Reads a pod.
     pub(in crate::commands) fn read(json: &str) -> Result<Self, ApiError> {
-        let pod = decode::pod(json)?;
-        let whole: Value = serde_json::from_str(json).map_err(|_| ApiError::Unreadable("a pod that is no JSON".into()))?;
+        let pod = cleaned(decode::pod(json)?);
+        let whole: Value = api::decode(json.as_bytes())?;
         let scheduled = condition(&whole, "PodScheduled");
         let finalizers = list(&whole, "/metadata/finalizers").filter_map(Value::as_str);
         Ok(Self {
@@ -70,7 +76,7 @@ impl Sight {
                 .chain(list(&whole, "/status/containerStatuses"))
                 .filter_map(troubled)
                 .collect(),
-            other_finalizers: finalizers.filter(|name| *name != names::FINALIZER).map(str::to_owned).collect(),
+            other_finalizers: finalizers.filter(|name| *name != names::FINALIZER).map(|name| one_line(name).collect()).collect(),
             pod,
         })
     }
@@ -79,10 +85,11 @@ impl Sight {
 impl Told {
     /// Reads an Event.
     pub(in crate::commands) fn read(json: &str) -> Result<Self, ApiError> {
-        let event: Value = serde_json::from_str(json).map_err(|_| ApiError::Unreadable("an Event that is no JSON".into()))?;
+        let event: Value = api::decode(json.as_bytes())?;
         let made = time(event.pointer("/metadata/creationTimestamp"));
         let first = time(event.get("firstTimestamp")).or_else(|| time(event.get("eventTime"))).or(made);
         Ok(Self {
+            id: text(event.pointer("/metadata/uid")),
             uid: text(event.pointer("/involvedObject/uid")),
             ours: [event.get("reportingComponent"), event.pointer("/source/component")].into_iter().any(|by| text(by) == names::COMPONENT),
             warning: text(event.get("type")) == "Warning",
@@ -92,6 +99,32 @@ impl Told {
             last: time(event.get("lastTimestamp")).or_else(|| time(event.pointer("/series/lastObservedTime"))).or(first),
         })
     }
+}
+
+/// Events by the UID of what they are about.
+pub(in crate::commands) fn by_object<'t>(told: impl IntoIterator<Item = &'t Told>) -> BTreeMap<&'t str, Vec<&'t Told>> {
+    let mut by_object: BTreeMap<&str, Vec<&Told>> = BTreeMap::new();
+    for one in told {
+        by_object.entry(&one.uid).or_default().push(one);
+    }
+    by_object
+}
+
+/// The pod, with every text clean that the API server takes as it comes.
+fn cleaned(mut pod: PodView) -> PodView {
+    let clean = |condition: Condition| Condition {
+        reason: one_line(&condition.reason).collect(),
+        message: one_line(&condition.message).collect(),
+        ..condition
+    };
+    pod.gate = pod.gate.map(clean);
+    for text in pod.record.bindings.iter_mut().chain(&mut pod.record.findings) {
+        *text = one_line(text).collect::<String>().into();
+    }
+    if let Some(owner) = &mut pod.controller {
+        (owner.kind, owner.name) = (one_line(&owner.kind).collect(), one_line(&owner.name).collect());
+    }
+    pod
 }
 
 fn condition<'v>(pod: &'v Value, kind: &str) -> Option<&'v Value> {
@@ -104,8 +137,8 @@ fn is_true(condition: &Value) -> bool {
 
 /// A container that waits for anything but its turn.
 fn troubled(status: &Value) -> Option<String> {
-    let reason = status.pointer("/state/waiting/reason")?.as_str()?;
-    let quiet = matches!(reason, "ContainerCreating" | "PodInitializing");
+    let reason = text(Some(status.pointer("/state/waiting/reason")?));
+    let quiet = matches!(&*reason, "" | "ContainerCreating" | "PodInitializing");
     (!quiet).then(|| format!("{} {reason}", text(status.get("name"))))
 }
 
@@ -119,8 +152,7 @@ fn time(value: Option<&Value>) -> Option<Timestamp> {
 
 /// A text on one line; empty where there is none.
 fn text(value: Option<&Value>) -> String {
-    let text = value.and_then(Value::as_str).unwrap_or_default();
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    one_line(value.and_then(Value::as_str).unwrap_or_default()).collect()
 }
 
 #[cfg(test)]
@@ -148,6 +180,31 @@ mod tests {
         assert_eq!(sight.unscheduled.as_deref(), Some("0/3 nodes are available"));
         assert_eq!(sight.troubled, ["web CrashLoopBackOff"]);
         assert_eq!(sight.other_finalizers, ["example.org/other"]);
+    }
+
+    #[test]
+    fn nothing_that_a_pod_says_reaches_the_terminal_as_it_is() {
+        const ESCAPE: &str = "\\u001b[2J";
+        let pod = format!(
+            r#"{{"metadata":{{"name":"a","finalizers":["{ESCAPE}"],"annotations":{{
+                "lockstep.dev/injected":"{{\"version\":1,\"bindings\":[\"\{ESCAPE}\"],\"findings\":[\"\{ESCAPE}\"]}}"}},
+                "ownerReferences":[{{"controller":true,"kind":"{ESCAPE}","name":"{ESCAPE}","uid":"o"}}]}},"status":{{"conditions":[
+                {{"type":"PodScheduled","status":"False","message":"{ESCAPE}"}},
+                {{"type":"lockstep.dev/registered","status":"False","reason":"{ESCAPE}","message":"{ESCAPE}"}},
+                {{"type":"lockstep.dev/targets","status":"True","message":"lan/{ESCAPE} 10.0.0.1:80"}}],
+                "containerStatuses":[{{"name":"{ESCAPE}","state":{{"waiting":{{"reason":"{ESCAPE}"}}}}}}]}}}}"#
+        );
+        let sight = Sight::read(&pod).unwrap();
+        assert!(!sight.pod.record.bindings.is_empty() && sight.pod.gate.is_some() && !sight.troubled.is_empty(), "{sight:?}");
+        let mut seen = vec![format!("{:?}", sight.claims)];
+        let gate = sight.pod.gate.unwrap();
+        let owner = sight.pod.controller.unwrap();
+        seen.extend([gate.reason, gate.message, owner.kind, owner.name, sight.unscheduled.unwrap()]);
+        seen.extend(sight.pod.record.bindings.iter().chain(&sight.pod.record.findings).map(ToString::to_string));
+        seen.extend(sight.troubled.into_iter().chain(sight.other_finalizers));
+        assert!(seen.iter().all(|text| !text.contains(char::is_control) && !text.contains("\\u{1b}")), "{seen:?}");
+        let told = Told::read(&format!(r#"{{"reason":"{ESCAPE}","message":"{ESCAPE}","involvedObject":{{"uid":"{ESCAPE}"}}}}"#)).unwrap();
+        assert!(!format!("{}{}{}", told.uid, told.reason, told.note).contains(char::is_control), "{told:?}");
     }
 
     #[test]

@@ -7,12 +7,12 @@ use std::fmt::Write;
 
 use jiff::Timestamp;
 
-use super::outlook::{Standing, clock, span};
-use super::report::{HelpData, Life, Pod, Report, Workload};
+use super::outlook::{Help, Standing, clock, span};
+use super::report::{Life, Pod, Report, Workload};
 
 /// The longest text of a column that is cut: what a pod waits for is told in full when one asks for the pod.
 const CELL: usize = 80;
-/// Between columns.
+/// Before each column.
 const GAP: &str = "  ";
 /// Columns of a pod's line.
 const COLUMNS: [&str; 7] = ["POD", "STATE", "GATE", "BINDINGS", "REGISTRY", "SINCE", "WAITS FOR"];
@@ -41,11 +41,11 @@ pub(super) fn table(report: &Report, look: Look) -> String {
             *width = (*width).max(cell.chars().count());
         }
     }
-    line(&mut text, "  ", &COLUMNS.map(str::to_owned), &widths, None);
+    line(&mut text, &COLUMNS.map(str::to_owned), &widths, None);
     for (workload, rows) in report.workloads.iter().zip(&rows) {
         head(&mut text, workload);
         for (row, pod) in rows.iter().zip(&workload.pods) {
-            line(&mut text, "  ", row, &widths, look.colours.then_some(pod.standing));
+            line(&mut text, row, &widths, look.colours.then_some(pod.standing));
         }
     }
     text
@@ -95,8 +95,8 @@ fn row(pod: &Pod, now: Timestamp) -> [String; 7] {
     ]
 }
 
-fn line(text: &mut String, indent: &str, cells: &[String; 7], widths: &[usize; 7], standing: Option<Standing>) {
-    text.push_str(indent);
+fn line(text: &mut String, cells: &[String; 7], widths: &[usize; 7], standing: Option<Standing>) {
+    text.push_str(GAP);
     for (index, (cell, width)) in cells.iter().zip(widths).enumerate() {
         let last = index + 1 == cells.len();
         let padding = if last { 0 } else { width - cell.chars().count() };
@@ -139,7 +139,7 @@ fn present(text: &mut String, pod: &Pod, look: Look) {
     if let Some(then) = &pod.then {
         say("Then:", then);
     }
-    for HelpData { command, effect } in &pod.help {
+    for Help { command, effect } in &pod.help {
         say("Help:", &format!("{command}   # {effect}"));
     }
     if !pod.findings.is_empty() {

@@ -127,6 +127,7 @@ mod tests {
     fn told(reason: &str, first: &str, last: &str) -> Told {
         let at = |second: &str| Some(format!("2026-11-29T17:{second}Z").parse().unwrap());
         Told {
+            id: String::new(),
             uid: String::new(),
             ours: reason != "Scheduled",
             warning: false,

@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::names::COMPONENT;
 use crate::reconcile::cluster::ApiError;
+use crate::text::one_line;
 
 /// A single request; the reconciler's writes and the Lease must fail well before the renew deadline.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -220,7 +221,7 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 fn clean(text: &str) -> String {
-    text.chars().take(MESSAGE_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    one_line(text).take(MESSAGE_CHARS).collect()
 }
 
 #[cfg(test)]

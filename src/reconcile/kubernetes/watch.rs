@@ -17,7 +17,7 @@ use crate::reconcile::clock::Clock;
 use crate::reconcile::cluster::ApiError;
 use crate::reconcile::tokio_clock::TokioClock;
 
-/// Items of one page of a reflection's list.
+/// Items of one page of a list.
 const PAGE: u32 = 500;
 /// First pause after a failure; doubled for each one that follows.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -36,7 +36,7 @@ pub(crate) enum RawEvent<'a> {
 }
 
 /// What a reflection is of.
-pub(crate) trait Reflected: Send + 'static {
+pub(crate) trait Reflected: Send + Sync + 'static {
     /// One change, as it is yielded.
     type Change: Send + 'static;
     /// One object, decoded.
@@ -132,7 +132,7 @@ impl<R: Reflected> Reflection<R> {
     async fn step(&mut self) -> Result<(), ApiError> {
         match std::mem::replace(&mut self.state, State::Unknown) {
             State::Unknown => {
-                let (items, version) = self.list().await?;
+                let (items, version) = list(&self.api, &self.collection, &self.query, |json| self.reflected.decode(json)).await?;
                 self.ready.push_back(self.reflected.all(items));
                 self.state = State::Known(version);
             }
@@ -168,22 +168,6 @@ impl<R: Reflected> Reflection<R> {
         Ok(Some(decode::resource_version(json)?).filter(|version| !version.is_empty()))
     }
 
-    async fn list(&mut self) -> Result<(Vec<R::Item>, String), ApiError> {
-        let mut items = Vec::new();
-        let mut token = None;
-        loop {
-            let bytes = self.api.list(&page_path(&self.collection, &self.query, PAGE, token.as_deref()), None).await?;
-            let page: RawPage<'_> = api::decode(&bytes)?;
-            for item in page.items.iter().flatten() {
-                items.push(self.reflected.decode(item.get())?);
-            }
-            token = page.metadata.next();
-            if token.is_none() {
-                return Ok((items, page.metadata.resource_version));
-            }
-        }
-    }
-
     async fn recover(&mut self, error: &ApiError) {
         if error.code().is_some() {
             self.state = State::Unknown;
@@ -196,6 +180,27 @@ impl<R: Reflected> Reflection<R> {
         }
         let spread = pause.mul_f64(0.5 + self.clock.jitter() / 2.0);
         self.clock.sleep_until(self.clock.now().after(spread)).await;
+    }
+}
+
+/// All objects of `collection` that the selectors in `query` name, page by page, and the version that they had.
+pub(crate) async fn list<T>(
+    api: &Api,
+    collection: &str,
+    query: &str,
+    decode: impl Fn(&str) -> Result<T, ApiError>,
+) -> Result<(Vec<T>, String), ApiError> {
+    let (mut items, mut token) = (Vec::new(), None::<String>);
+    loop {
+        let bytes = api.list(&page_path(collection, query, PAGE, token.as_deref()), None).await?;
+        let page: RawPage<'_> = api::decode(&bytes)?;
+        for item in page.items.iter().flatten() {
+            items.push(decode(item.get())?);
+        }
+        token = page.metadata.next();
+        if token.is_none() {
+            return Ok((items, page.metadata.resource_version));
+        }
     }
 }
 

@@ -12,6 +12,10 @@ use crate::target::TargetState;
 
 use super::Draft;
 
+/// What the gate says of a target whose check fails.
+pub(crate) const UNHEALTHY: &str = "unhealthy";
+/// What the gate says of a target that its registry holds and does not use.
+pub(crate) const IN_NO_USE: &str = "registered, but in no use";
 /// The most targets that one message names.
 const NAMED_TARGETS: usize = 3;
 
@@ -170,8 +174,8 @@ fn problem(target: &TargetView) -> Option<String> {
     }
     let problem = match target.facts.seen {
         _ if target.facts.taken => "the registry holds a target of somebody else there",
-        Some(Seen::Listed { state: TargetState::Unhealthy, .. }) => "unhealthy",
-        Some(Seen::Listed { state: TargetState::Unused, .. }) => "registered, but in no use",
+        Some(Seen::Listed { state: TargetState::Unhealthy, .. }) => UNHEALTHY,
+        Some(Seen::Listed { state: TargetState::Unused, .. }) => IN_NO_USE,
         _ => return None,
     };
     Some(problem.to_owned())

@@ -17,7 +17,6 @@ use super::failure::Failure;
 use super::group::Group;
 use super::spare::Spare;
 use super::zones::ALL;
-use crate::registry::text::bounded;
 use crate::registry::{CallError, Change, ChangeError, Operation};
 
 type Outcome = Result<(), ChangeError>;
@@ -93,7 +92,7 @@ impl<'a> Batch<'a> {
             self.halve(direction, &places);
         } else {
             let (refused, others) = if named.is_empty() { (places, Vec::new()) } else { (named, others) };
-            self.settle(&refused, &Err(ChangeError::Refused(bounded(text))));
+            self.settle(&refused, &Err(ChangeError::Refused(text.to_owned())));
             if !others.is_empty() {
                 self.left.push(Part { direction, places: others });
             }

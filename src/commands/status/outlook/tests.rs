@@ -65,6 +65,7 @@ fn stopped(pod: &mut Value, at: &str) {
 
 fn failing(last: &str) -> Told {
     Told {
+        id: String::new(),
         uid: "u".into(),
         ours: true,
         warning: true,
