@@ -90,6 +90,25 @@ impl Budget {
         hopeful
     }
 
+    /// How many more are out of use than may be, by what counts now, with those that have leave: the room for one was there when it asked,
+    /// and may be gone before it has used its leave.
+    pub fn beyond(&self, panic_threshold: u8) -> usize {
+        if self.granted.is_empty() {
+            return 0;
+        }
+        self.out_of_use().saturating_sub(allowed(self.counted.len(), panic_threshold))
+    }
+
+    /// Takes leave back that was not used.
+    pub fn take_back(&mut self, key: &Key) {
+        self.granted.remove(key);
+    }
+
+    /// Those that have leave.
+    pub fn holders(&self) -> impl Iterator<Item = &Key> {
+        self.granted.iter()
+    }
+
     /// How many were refused and still are.
     pub fn refused(&self) -> usize {
         self.refused.len()
@@ -147,6 +166,22 @@ mod tests {
         assert!(budget.ask(&key(3), 50));
         budget.forget(&key(4));
         assert!(!budget.ask(&key(2), 50), "fewer count, so fewer may be out");
+    }
+
+    #[test]
+    fn leave_is_beyond_the_budget_once_fewer_count() {
+        let mut budget = Budget::default();
+        for number in 1..=4 {
+            budget.count(&key(number), true);
+        }
+        assert!(budget.ask(&key(1), 50) && budget.ask(&key(2), 50));
+        budget.note_away(&key(2), true);
+        assert_eq!(budget.beyond(50), 0);
+        budget.forget(&key(4));
+        assert_eq!(budget.beyond(50), 1);
+        assert_eq!(budget.holders().collect::<Vec<_>>(), [&key(1), &key(2)]);
+        budget.take_back(&key(1));
+        assert_eq!(budget.beyond(50), 0);
     }
 
     #[test]

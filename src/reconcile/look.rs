@@ -71,7 +71,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.execute(uid, plan, asked);
     }
 
-    /// Grants the budget, one by one, and looks again at those for whom there is room now.
+    /// Grants the budget, one by one, and looks again at those for whom there is room now, or none any more.
     fn grant(&mut self, asked: BTreeSet<Asked>) {
         let Some(threshold) = self.settings.current.as_ref().map(|current| current.registration.panic_threshold) else { return };
         let Some(term) = &mut self.term else { return };
@@ -83,6 +83,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             }
         }
         for service in term.services.values_mut() {
+            self.dirty.extend(service.take_back_leave(threshold));
             self.dirty.extend(service.budget.hopeful(threshold).into_iter().map(|key| key.uid));
         }
     }
@@ -247,20 +248,26 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         for target in o.targets.iter().filter(|target| target.ours_to_change()) {
             let Some(service) = term.services.get_mut(&target.service) else { continue };
             let key = Key { address: target.address, uid: uid.clone() };
+            let drained = service.may_be_out(&key);
             let budget = &mut service.budget;
             let in_place = matches!(target.role, Role::Wanted | Role::Kept);
             let counts = live && o.bound && in_place;
             budget.count(&key, counts);
-            let away = match target.facts.seen {
-                Some(Seen::Absent | Seen::Listed { state: TargetState::Draining, .. }) => true,
-                Some(Seen::Listed { .. }) => false,
-                // An earlier leader may have taken it out.
-                None => closed && target.on_unready != OnUnready::Keep,
-            };
+            let away = drained
+                || match target.facts.seen {
+                    Some(Seen::Absent | Seen::Listed { state: TargetState::Draining, .. }) => true,
+                    Some(Seen::Listed { .. }) => false,
+                    // An earlier leader may have taken it out.
+                    None => closed && target.on_unready != OnUnready::Keep,
+                };
             match (target.role, o.life.stage) {
                 (Role::Wanted | Role::Kept | Role::Superseded, Stage::NotServing(_)) => budget.note_away(&key, counts && away),
                 (Role::Unbound(OnUnbound::Deregister), _) if live => budget.note_away(&key, away),
-                _ => budget.settle(&key),
+                _ => {
+                    budget.settle(&key);
+                    // A pod that serves again is put back, one that was released never is.
+                    budget.note_away(&key, counts && (drained || (o.released && away)));
+                }
             }
         }
     }

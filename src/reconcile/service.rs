@@ -228,6 +228,23 @@ impl Service {
         }
     }
 
+    /// Whether a change of ours keeps the target out of use, as far as is known: its drain is outstanding, whatever its pod does meanwhile.
+    pub fn may_be_out(&self, key: &Key) -> bool {
+        self.books.get(key).is_some_and(|book| book.may_be_out())
+    }
+
+    /// Takes back leave of the budget that there is no room for any more and that nothing was sent by; the pods it concerns.
+    pub fn take_back_leave(&mut self, panic_threshold: u8) -> Vec<PodUid> {
+        let beyond = self.budget.beyond(panic_threshold);
+        let unused = |key: &&Key| !self.may_be_out(key);
+        let back: Vec<Key> = if beyond > 0 { self.budget.holders().filter(unused).take(beyond).cloned().collect() } else { Vec::new() };
+        for key in &back {
+            self.budget.take_back(key);
+            self.withdraw(key);
+        }
+        back.into_iter().map(|key| key.uid).collect()
+    }
+
     /// Queued changes of targets without a pod.
     pub fn queued_without_pod(&self) -> Vec<(Key, Owner)> {
         let owner = |key: &Key| self.books.get(key).map(|book| book.owner).filter(|owner| *owner != Owner::Pod);
@@ -382,6 +399,9 @@ impl Service {
             }
             if after == Some(Seen::Absent) && !matches!(book.doing, Doing::Sent(_)) {
                 book.owned = false;
+            }
+            if matches!(after, Some(Seen::Listed { state, .. }) if state != TargetState::Draining) {
+                book.shown_in_use();
             }
         }
         self.reading = Some(reading);

@@ -34,6 +34,8 @@ pub(super) struct Book {
     pub(super) settled: Seq,
     pub(super) owned: bool,
     pub(super) fresh_claim: bool,
+    /// We took it out of use, or may have, and nothing says that it is in use again.
+    pub(super) drained: bool,
     pub(super) complaint: Option<Complaint>,
     backoff: Backoff,
     failed: Option<Operation>,
@@ -82,6 +84,7 @@ impl Book {
             settled: if entry.observes { entry.seq } else { Seq(0) },
             owned: entry.owned,
             fresh_claim: entry.fresh,
+            drained: false,
             complaint: None,
             backoff: Backoff::default(),
             failed: None,
@@ -154,6 +157,7 @@ impl Book {
             (Operation::Register, Outcome::Accepted) => {
                 self.owned = true;
                 self.fresh_claim = false;
+                self.drained = false;
             }
             (Operation::Register, Outcome::Unknown) => self.fresh_claim = false,
             (Operation::Deregister, Outcome::Accepted | Outcome::NotFound | Outcome::Unknown) | (Operation::Drain, Outcome::NotFound) => {
@@ -161,5 +165,17 @@ impl Book {
             }
             _ => {}
         }
+        self.drained |= operation != Operation::Register && outcome != Outcome::Refused;
+    }
+
+    /// Whether a change of ours keeps it out of use, as far as is known.
+    pub(super) fn may_be_out(&self) -> bool {
+        self.drained || matches!(self.doing, Doing::Sent(Operation::Drain | Operation::Deregister))
+    }
+
+    /// A read that counts shows it in use: what nobody knew the outcome of was not done. What was done may not show yet.
+    pub(super) fn shown_in_use(&mut self) {
+        let done = matches!(self.last, Some((Operation::Drain | Operation::Deregister, Outcome::Accepted, _)));
+        self.drained &= done;
     }
 }

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use lockstep::config::{Configuration, OnUnbound};
 use lockstep::registry::{Change, Operation};
-use lockstep::target::ServiceId;
+use lockstep::target::{ServiceId, TargetState};
 
 use super::World;
 use super::invariants::{Shown, wants};
 use super::pods::Pod;
+use super::registry::Held;
 use crate::executor::ProcessId;
 
 /// A grant may be this old when its change is sent: a call that was under way, and the time to act.
@@ -30,18 +31,21 @@ impl World {
         let Some(owner) = held.owner.as_ref().and_then(|uid| self.pod_of_uid(uid)) else { return };
         let pod = &self.pods[owner];
         // What is sent once more has had its leave before.
-        if !pod.is_live() || !self.needs_budget(pod, id, held.address) || self.is_out(pod, id, Some(held.address)) {
+        if !pod.is_live() || !self.needs_budget(pod, id, held.address) || self.may_be_out(pod, id, |at| at == held.address) {
             return;
         }
         let shown = &self.processes[process].shown;
         let counted = self.pods.iter().enumerate().filter(|(of, pod)| self.counts(pod, shown.get(of), id)).count();
-        let outstanding = self.pods.iter().filter(|one| one.uid != pod.uid && self.is_out(one, id, None)).count() + 1;
+        let others = self.pods.iter().filter(|one| one.uid != pod.uid && self.is_out(one, id));
+        let out: Vec<&str> = others.map(|one| &*one.handle).collect();
+        let outstanding = out.len() + 1;
         let threshold = self.in_force().map(|one| one.registration.panic_threshold).min().unwrap_or(100);
         let share = counted * (100 - usize::from(threshold).min(100)) / 100;
         let allowed = if counted > 1 { share.min(counted - 1) } else { share };
         if outstanding > allowed {
             let wanted = format!("at most {allowed} of {counted} targets of {id} out of use for other reasons than a deletion");
-            self.fail("budget", wanted, format!("{outstanding}, with {} of {}", change.operation.as_str(), change.address));
+            let found = format!("{outstanding}, with {} of {} beside [{}]", change.operation.as_str(), change.address, out.join(", "));
+            self.fail("budget", wanted, found);
         }
     }
 
@@ -74,8 +78,13 @@ impl World {
         self.now < at + GRANTED_BEFORE + self.watch_delay()
     }
 
-    /// Whether the target of a live, bound pod, at that address if one is given, is out of use since the product took it out.
-    fn is_out(&self, pod: &Pod, id: &ServiceId, at: Option<SocketAddr>) -> bool {
+    /// Whether a target of a live, bound pod is out of use since the product took it out: it was told to, and so it stands there.
+    fn is_out(&self, pod: &Pod, id: &ServiceId) -> bool {
+        self.may_be_out(pod, id, |address| !self.is_in_use(pod, id, address))
+    }
+
+    /// Whether the product took a target of a live, bound pod out of use, as far as the answers tell.
+    fn may_be_out(&self, pod: &Pod, id: &ServiceId, which: impl Fn(SocketAddr) -> bool) -> bool {
         let serves = pod.containers_ready.status && !self.is_node_lost(pod);
         let bound = self.in_force().all(|one| pod.looks().bindings(one).any(|binding| binding.service == *id));
         if !pod.is_live() || serves || !bound {
@@ -83,16 +92,20 @@ impl World {
         }
         let Some(registry) = self.registries.get(&id.registry) else { return false };
         let claimed = |at: SocketAddr| pod.claims.iter().any(|claim| claim.service == *id && claim.address == at);
-        // While it served again it held no grant, and others may have been granted theirs; where it did so after its own drain, that is.
-        let freed = |drained: Duration| pod.unready_since.is_some_and(|since| since > drained && self.is_recent(since));
-        pod.registered.iter().any(|(one, address)| {
-            one == id
-                && pod.ips.contains(&address.ip())
-                && at.is_none_or(|at| at == *address)
-                && claimed(*address)
-                && registry
-                    .track(&id.service, &pod.uid, *address)
-                    .is_some_and(|track| track.operation != Operation::Register && !freed(track.answered_at))
-        })
+        let taken_out = |address| {
+            let track = registry.track(&id.service, &pod.uid, address);
+            track.is_some_and(|track| track.out)
+        };
+        let here = |(one, address): &(ServiceId, SocketAddr)| {
+            one == id && pod.ips.contains(&address.ip()) && claimed(*address) && taken_out(*address) && which(*address)
+        };
+        pod.registered.iter().any(here)
+    }
+
+    /// Whether the registry sends traffic to a pod's target, or will once it is healthy.
+    fn is_in_use(&self, pod: &Pod, id: &ServiceId, address: SocketAddr) -> bool {
+        let service = self.registries.get(&id.registry).and_then(|registry| registry.services.get(&id.service));
+        let used = |held: &Held| held.address == address && held.state != TargetState::Draining && !held.drain_begun && !held.deregistering;
+        service.is_some_and(|service| service.held_by(&pod.uid).any(used))
     }
 }

@@ -54,8 +54,6 @@ pub(crate) struct Pod {
     pub(crate) ready_since: Option<Moment>,
     /// Version in which `ContainersReady` last changed.
     pub(crate) ready_version: u64,
-    /// When it last stopped serving, on a node that was not lost.
-    pub(crate) unready_since: Option<Duration>,
     pub(crate) gate: Option<Condition>,
     pub(crate) claims_condition: Option<Condition>,
     pub(crate) claims: Vec<Claim>,
@@ -303,7 +301,6 @@ impl World {
             containers_ready: condition,
             ready_since: None,
             ready_version: 0,
-            unready_since: None,
             gate: None,
             claims_condition: None,
             claims: Vec::new(),
@@ -335,7 +332,6 @@ impl World {
         let moment = self.moment();
         let version = self.next_version();
         let was_managed = self.pods[id].is_managed();
-        let served = self.pods[id].containers_ready.status && !self.is_node_lost(&self.pods[id]);
         let pod = &mut self.pods[id];
         let gate = pod.gate.as_ref().map(|gate| gate.status);
         let finalizer = pod.finalizer;
@@ -346,9 +342,6 @@ impl World {
         }
         pod.version = version;
         settle(pod, moment);
-        if served && !pod.containers_ready.status {
-            pod.unready_since = Some(moment.at);
-        }
         if pod.deletion.is_some_and(|deletion| deletion.grace_seconds == 0) && !pod.reported_gone() {
             pod.forced.get_or_insert(moment);
         }

@@ -135,7 +135,6 @@ pub(crate) struct Received {
 /// The last change of one target.
 #[derive(Clone, Debug)]
 pub(crate) struct Track {
-    pub(crate) operation: Operation,
     pub(crate) sent: u64,
     pub(crate) answered: u64,
     pub(crate) answered_at: Duration,
@@ -146,6 +145,10 @@ pub(crate) struct Track {
     pub(crate) absent: bool,
     /// It was a deregister, and answered ok.
     pub(crate) deregistered: bool,
+    /// It, or one before it, may have taken the target out of use, and no register was sent since.
+    pub(crate) out: bool,
+    /// The same, without it.
+    pub(crate) out_before: bool,
 }
 
 /// A clock of a target.

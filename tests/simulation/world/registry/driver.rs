@@ -237,6 +237,14 @@ impl Flight<'_> {
             let operation = changes[index].operation;
             track.accepted = operation == Operation::Register && done;
             track.deregistered = operation == Operation::Deregister && done;
+            let refused = match &result {
+                Ok(Err(error)) => !matches!(error, ChangeError::NotFound),
+                Err(error) => matches!(error, CallError::Unavailable(_) | CallError::Throttled(_) | CallError::Denied(_)),
+                Ok(Ok(())) => false,
+            };
+            if refused {
+                track.out = track.out_before;
+            }
             track.absent = operation != Operation::Register
                 && (matches!(result, Ok(Err(ChangeError::NotFound))) || matches!(result, Err(CallError::ServiceMissing(_))));
         }
@@ -396,9 +404,20 @@ impl World {
         }
         let in_flight = Some((process, self.now + CALL_TIMEOUT));
         let operation = change.operation;
-        let track = Track { operation, sent, answered: sent, answered_at, in_flight, accepted: false, absent: false, deregistered: false };
         let (behaviour, service) = self.service(id);
-        let key = behaviour.key(change.address, Some(&change.uid));
-        service.tracks.insert((change.uid.clone(), key), track);
+        let key = (change.uid.clone(), behaviour.key(change.address, Some(&change.uid)));
+        let out_before = service.tracks.get(&key).is_some_and(|before| before.out);
+        let track = Track {
+            sent,
+            answered: sent,
+            answered_at,
+            in_flight,
+            accepted: false,
+            absent: false,
+            deregistered: false,
+            out: operation != Operation::Register,
+            out_before,
+        };
+        service.tracks.insert(key, track);
     }
 }
