@@ -379,10 +379,18 @@ impl Service {
         };
         self.list_backoff.succeed();
         self.complaint = None;
-        if !(blocking || plain) || self.reading.as_ref().is_some_and(|reading| reading.began > began) {
+        let known = self.reading.as_ref().and_then(|reading| reading.index);
+        let mut began = began;
+        if let Some(later) = self.reading.as_ref().map(|reading| reading.began).filter(|later| *later > began) {
+            // A read that waited says what is newer, though it was asked for before: it counts like the one it adds to.
+            if !(blocking && known.zip(listing.index).is_some_and(|(known, index)| index > known)) {
+                return Vec::new();
+            }
+            began = later;
+        }
+        if !(blocking || plain) {
             return Vec::new();
         }
-        let known = self.reading.as_ref().and_then(|reading| reading.index);
         if plain && self.overtaken && listing.index < known {
             self.read_needed = true;
             return Vec::new();

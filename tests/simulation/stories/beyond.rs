@@ -71,6 +71,27 @@ expect:
 ",
     ),
     (
+        // The read that waits was asked for at 10 s, the plain one that shows nothing at 20 s. At 21 s the other controller puts the target in.
+        "a read that waited is believed though a plain one was asked for later",
+        Beyond::Blocking,
+        "config:
+  registries:
+    - {name: sim, http: {url: \"http://sim.invalid\"}}
+    - {name: lan, http: {url: \"http://lan.invalid\"}}
+  bindings:
+    - {name: web, namespaces: [shop], podSelector: {matchLabels: {app: web}}, registry: sim, service: web, port: 8080, mode: observe}
+    - {name: own, namespaces: [shop], podSelector: {matchLabels: {app: web}}, registry: lan, service: web, port: 8080}
+registries: {sim: {}, lan: {goneAfter: 5s}}
+steps:
+  - {at: 10s, create: {pod: web, ip: 10.0.0.5, containersReady: true}}
+  - {at: 20s, delete: {pod: web, grace: 0s}}
+  - {at: 21s, registry: {name: sim, adds: [{address: 10.0.0.5}]}}
+expect:
+  - {by: 26s, since: 20s, registry: lan, targets: {web: absent}}
+  - {during: 20s..40s, pod: web, finalizer: true, claims: [\"sim/web 10.0.0.5:8080 observed\", \"lan/web 10.0.0.5:8080\"]}
+",
+    ),
+    (
         // 64 writes are on their way. Those that wait behind them have no use for their turn any more when it comes.
         "turns to write that nobody needs any more are passed on",
         Beyond::SlowApi(1000),
