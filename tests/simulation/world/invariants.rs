@@ -380,13 +380,15 @@ impl World {
     }
 
     /// Whether a live pod that has the address claims the same target, so that whatever stands there is worked off from its claim.
-    /// It may have ended without the process having been shown that, which then takes its claims on itself.
+    /// It may have ended, or moved, without the process having been shown that; its claim stays its own to work off.
     fn is_inherited(&self, process: ProcessId, id: PodId, service: &ServiceId, address: SocketAddr) -> bool {
         let by_address = self.registries.get(&service.registry).is_some_and(|one| one.behaviour.keys == TargetKeys::Address);
         let claims = |pod: &Pod| pod.claims.iter().any(|claim| claim.service == *service && claim.address == address && !claim.observed);
         let shown = &self.processes[process].shown;
         let is_live = |of: PodId, pod: &Pod| pod.is_live() || (self.seeded && shown.get(&of).is_some_and(Shown::is_live));
-        let heir = |(of, pod): (PodId, &Pod)| of != id && pod.ips.contains(&address.ip()) && claims(pod) && is_live(of, pod);
+        let seen_there = |of: PodId| self.seeded && shown.get(&of).is_some_and(|shown| shown.view.addresses.contains(&address.ip()));
+        let is_there = |of: PodId, pod: &Pod| pod.ips.contains(&address.ip()) || seen_there(of);
+        let heir = |(of, pod): (PodId, &Pod)| of != id && is_there(of, pod) && claims(pod) && is_live(of, pod);
         by_address && self.pods.iter().enumerate().any(heir)
     }
 
