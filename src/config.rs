@@ -197,13 +197,15 @@ pub struct HaproxyConfig {
     pub backends: BTreeMap<Arc<str>, HaproxyBackend>,
 }
 
-/// What bindings say of a backend of HAProxy; all of one backend say the same.
+/// What the bindings that own targets in a backend of HAProxy say of it; all of one backend say the same, but for the weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HaproxyBackend {
     /// How servers come to be.
     pub servers: Servers,
     /// Whether they are checked.
     pub check: bool,
+    /// Share of the traffic, where all of them name the same.
+    pub weight: Option<u16>,
 }
 
 /// Settings of an `http` registry.

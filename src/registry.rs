@@ -34,6 +34,11 @@ pub trait Registry: Send + Sync + 'static {
     /// What this registry can do; fixed for the life of the value.
     fn capabilities(&self) -> Capabilities;
 
+    /// The same for one service, where the services of this registry differ; those of the registry as a whole hold for every service.
+    fn capabilities_of(&self, _service: &str) -> Capabilities {
+        self.capabilities()
+    }
+
     /// Every target of `service` with its state. With `wait`, a registry with [`Capabilities::blocking_read`] answers
     /// when something differs from that index or the time is over; without `wait`, at once.
     fn list(&self, service: &str, wait: Option<Wait>) -> impl Future<Output = Result<Listing, CallError>> + Send;
@@ -146,6 +151,8 @@ pub struct Listing {
     pub targets: Vec<Listed>,
     /// Where the next blocking read goes on; `None` without blocking reads.
     pub index: Option<u64>,
+    /// Something that was begun goes on only as the service is read, so it is read again soon, whether or not a pod waits for it.
+    pub unfinished: bool,
 }
 
 /// One target in a listing.
@@ -164,7 +171,7 @@ pub struct Listed {
 pub struct Stamp {
     /// `cluster` of the configuration that registered it.
     pub cluster: Arc<str>,
-    /// The pod.
+    /// The pod; empty where the registry keeps no more than that the target is ours.
     pub uid: PodUid,
 }
 

@@ -80,8 +80,11 @@ fn with_services(mut config: RegistryConfig, bindings: &[Binding]) -> RegistryCo
     let here = bindings.iter().filter(|binding| binding.service.registry == config.name);
     match &mut config.driver {
         DriverConfig::Haproxy(haproxy) => {
-            let backend = |binding: &Binding| HaproxyBackend { servers: binding.servers, check: binding.check };
-            haproxy.backends = here.map(|binding| (binding.service.service.clone(), backend(binding))).collect();
+            for binding in here.filter(|binding| binding.mode == Mode::Own) {
+                let backend = HaproxyBackend { servers: binding.servers, check: binding.check, weight: Some(binding.weight) };
+                let known = haproxy.backends.entry(binding.service.service.clone()).or_insert(backend);
+                known.weight = known.weight.filter(|weight| *weight == binding.weight);
+            }
         }
         DriverConfig::Aws(aws) => {
             for binding in here {
@@ -223,8 +226,6 @@ pub(super) fn unknown<'k>(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use rstest::rstest;
 
     use super::*;
@@ -246,6 +247,14 @@ mod tests {
         with(&format!(
             "bindings:\n  - {{name: web, namespaces: [shop], registry: {registry}, service: \"{service}\", port: 8080, {drain}{more}}}\n"
         ))
+    }
+
+    /// Two bindings of one service for different pods.
+    fn two_bindings(registry: &str, service: &str, first: &str, second: &str) -> String {
+        let one = |name, more| {
+            format!("  - {{name: {name}, namespaces: [{name}], registry: {registry}, service: \"{service}\", port: 8080, {more}}}\n")
+        };
+        with(&format!("bindings:\n{}{}", one("a", first), one("b", second)))
     }
 
     #[test]
@@ -399,12 +408,21 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_haproxy_registry_knows_what_its_bindings_say_of_their_backends() {
-        let configuration = parse(&binding("lan", "servers: template")).unwrap();
+    #[rstest]
+    #[case::alike("weight: 20", "weight: 20", Some(Some(20)))]
+    #[case::weights_differ("", "weight: 20", Some(None))]
+    #[case::one_only_observes("weight: 20", "mode: observe", Some(Some(20)))]
+    #[case::all_observe("mode: observe", "mode: observe", None)]
+    fn a_haproxy_registry_knows_what_its_bindings_say_of_their_backends(
+        #[case] first: &str,
+        #[case] second: &str,
+        #[case] weight: Option<Option<u16>>,
+    ) {
+        let slots = |more| format!("drain: {{fixed: 1s}}, servers: template, {more}");
+        let configuration = parse(&two_bindings("lan", "web", &slots(first), &slots(second))).unwrap();
         let DriverConfig::Haproxy(haproxy) = &configuration.registry("lan").unwrap().driver else { panic!("lan is haproxy") };
-        let template = HaproxyBackend { servers: Servers::Template, check: true };
-        assert_eq!(haproxy.backends, BTreeMap::from([("web".into(), template)]));
+        let backend = |weight| ("web".into(), HaproxyBackend { servers: Servers::Template, check: true, weight });
+        assert_eq!(haproxy.backends, weight.map(backend).into_iter().collect());
     }
 
     #[rstest]
@@ -415,9 +433,7 @@ mod tests {
     #[case::ends_differ("goneWhen: absent", "", None)]
     #[case::owners_differ("exclusive: true", "exclusive: false", None)]
     fn an_aws_registry_knows_what_its_bindings_say_of_their_groups(#[case] first: &str, #[case] second: &str, #[case] mode: Option<Mode>) {
-        let one =
-            |name, more| format!("  - {{name: {name}, namespaces: [{name}], registry: edge, service: \"{GROUP}\", port: 8080, {more}}}\n");
-        let parsed = parse(&with(&format!("bindings:\n{}{}", one("a", first), one("b", second))));
+        let parsed = parse(&two_bindings("edge", GROUP, first, second));
         let group = parsed.map(|configuration| match &configuration.registry("edge").unwrap().driver {
             DriverConfig::Aws(aws) => aws.groups.get(GROUP).cloned(),
             other => panic!("{other:?}"),

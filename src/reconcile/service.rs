@@ -473,6 +473,7 @@ impl Service {
             (true, _, _) => apart(spacing),
             (false, false, true) if self.blocking.is_none() => apart(spacing),
             (false, false, false) => apart(capabilities.poll),
+            (false, true, false) if self.reading.as_ref().is_some_and(|reading| reading.unfinished) => apart(capabilities.poll),
             (false, _, _) => self.audit_due,
         };
         Some(due.min(self.audit_due).max(self.list_backoff.until()))
@@ -506,5 +507,37 @@ fn slot(key: &Key, keys: TargetKeys) -> (Option<PodUid>, Option<SocketAddr>, u16
         TargetKeys::Exact => (Some(key.uid.clone()), Some(key.address), key.address.port()),
         TargetKeys::Uid => (Some(key.uid.clone()), None, key.address.port()),
         TargetKeys::Address => (None, Some(key.address), key.address.port()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::registry::GoneWhen;
+
+    /// What goes on only as it is looked at must not wait for an audit, though no pod waits for it.
+    #[rstest]
+    #[case::unfinished(true, 1)]
+    #[case::at_rest(false, 60)]
+    fn what_is_unfinished_is_read_again_soon(#[case] unfinished: bool, #[case] seconds: u64) {
+        let capabilities = Capabilities {
+            drain: DrainKind::Explicit,
+            keys: TargetKeys::Exact,
+            stamps: true,
+            blocking_read: false,
+            batch: NonZeroUsize::MIN,
+            gone_when: GoneWhen::Absent,
+            poll: Duration::from_secs(1),
+        };
+        let start = Instant::default();
+        let mut service = Service::new(ServiceId::new("lan", "web"));
+        service.begin_read(Seq(1), start, start.after(Duration::from_secs(60)), &capabilities);
+        service.listed(Seq(1), Some(Ok(Listing { unfinished, ..Listing::default() })), start, 0.5);
+        let [_, due] = service.due(&capabilities);
+        assert_eq!(due, Some(Due::Read(start.after(Duration::from_secs(seconds)))));
     }
 }

@@ -94,7 +94,7 @@ impl<R: Registry> Settings<R> {
 
     /// What the registry of a service can do; `None` where there is no client.
     pub fn traits(&self, service: &ServiceId) -> Option<Traits> {
-        let capabilities = self.client(&service.registry)?.capabilities()?;
+        let capabilities = self.client(&service.registry)?.opened.as_ref().ok()?.capabilities_of(&service.service);
         let binding = self.current.as_ref().and_then(|current| current.bindings.iter().find(|binding| binding.service == *service));
         Some(Traits {
             drain: capabilities.drain,

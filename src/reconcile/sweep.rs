@@ -2,7 +2,7 @@
 //!
 //! A pod object may vanish while nobody looks; what it leaves in a registry with stamps says itself that it is ours.
 //!
-//! Invariant: only a target with our cluster's stamp, or any of a service that is ours alone, is swept; never one of a pod that exists,
+//! Invariant: only a target with our cluster's stamp (of a pod, or of nobody known), or any of a service that is ours alone, is swept; never one of a pod that exists,
 //! of a debt, or of a service that is only observed; and never before it was seen in [`AUDITS`] audits.
 //! Absent on purpose: targets of pods (`registration`) and debts (`debts`).
 
@@ -45,7 +45,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             service.close_book(&key);
         }
         for (key, _) in orphans.iter().filter(|(_, seen)| **seen >= AUDITS) {
-            let leave = stamps || service.budget.ask(key, current.registration.panic_threshold);
+            let leave = stamps || !exclusive || service.budget.ask(key, current.registration.panic_threshold);
             service.keep_book(
                 key,
                 &Entry { pod: &nameless(&key.uid), owner: Owner::Orphan, seq, observes: false, fresh: false, owned: false },

@@ -135,7 +135,7 @@ impl Registry for Aws {
             self.facts(service, &group).await?;
             let found = self.api.health(service).await?;
             let targets = found.iter().filter_map(|one| listed(one, accepted, &group)).collect();
-            Ok(Listing { targets, index: None })
+            Ok(Listing { targets, ..Listing::default() })
         })
         .await
     }

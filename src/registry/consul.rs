@@ -142,7 +142,8 @@ impl Registry for Consul {
             return Err(error);
         }
         let instances: Vec<Instance> = read(&answer)?;
-        Ok(Listing { targets: instances.iter().filter_map(Instance::listed).collect(), index: index(&answer.headers, wait) })
+        let targets = instances.iter().filter_map(Instance::listed).collect();
+        Ok(Listing { targets, index: index(&answer.headers, wait), unfinished: false })
     }
 
     async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {

@@ -69,6 +69,15 @@ impl Registry for Driver {
         }
     }
 
+    fn capabilities_of(&self, service: &str) -> Capabilities {
+        match self {
+            Self::Aws(driver) => driver.capabilities_of(service),
+            Self::Consul(driver) => driver.capabilities_of(service),
+            Self::Haproxy(driver) => driver.capabilities_of(service),
+            Self::Http(driver) => driver.capabilities_of(service),
+        }
+    }
+
     async fn list(&self, service: &str, wait: Option<Wait>) -> Result<Listing, CallError> {
         match self {
             Self::Aws(driver) => driver.list(service, wait).await,

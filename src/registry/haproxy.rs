@@ -19,14 +19,19 @@
 //! HAProxy does nothing by itself that other registries do: taking a server into use once its check has passed, removing it once its last
 //! session has ended. So every call does that first, and a read shows what came of it.
 //!
+//! Slots carry nothing but an address, so they are one cluster's: all of them, by their names and by the binding that says
+//! `servers: template`. So one that is in use and that nobody claims is listed as ours too, and the sweep empties it.
+//!
 //! Invariant: a server is listed as active only if every process that counts has it so; any doubt is shown as the more careful state.
 //! Invariant: a server that is neither stamped as ours nor a slot of ours is never named in a command that changes it.
 //! Absent on purpose: a drain delay (the configuration has it), reloads (their loss of dynamic servers is put back by the next read).
 
+mod answer;
 mod backend;
 mod instances;
 mod name;
 mod runtime;
+mod server;
 mod slots;
 
 use std::collections::{BTreeMap, HashMap};
@@ -40,23 +45,24 @@ use futures_util::future::join_all;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{Instant, timeout_at};
 
-use self::backend::{Owner, Phase, Server, Steps};
 use self::instances::{Instances, Reached};
+use self::server::{Owner, Phase, Server, Steps};
 use self::slots::Slots;
 use crate::config::{HaproxyBackend, HaproxyConfig, Servers};
 use crate::reconcile::OpenError;
 use crate::registry::text::bounded;
 use crate::registry::{
-    CALL_TIMEOUT, CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, Listed, Listing, Operation, Registry, TargetKeys, Wait,
+    CALL_TIMEOUT, CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, Listed, Listing, Operation, Registry, Stamp,
+    TargetKeys, Wait,
 };
-use crate::target::TargetState;
+use crate::target::{PodUid, TargetState};
 
 /// Each change is a line of its own in each session, so a call with more would take too long.
 const BATCH: usize = 50;
 /// Reads are local and cheap.
 const POLL: Duration = Duration::from_secs(1);
-/// Of a backend that no binding names any more, as its debts do.
-const UNNAMED: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true };
+/// Of a backend that no binding of ours owns (any more), as debts may name one: its slots are not looked after.
+const UNNAMED: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true, weight: None };
 
 /// One or several HAProxy processes.
 #[derive(Debug)]
@@ -90,6 +96,11 @@ impl Haproxy {
         self.backends.get(service).copied().unwrap_or(UNNAMED)
     }
 
+    /// The share of the traffic that the target at that address is to have, where that is known.
+    fn share(&self, service: &Arc<str>, address: SocketAddr) -> Option<u16> {
+        self.slots.share(service, address).or(self.backend(service).weight)
+    }
+
     /// Every process that counts, each looked after; one call at a time for a backend.
     async fn enter(&self, service: &Arc<str>, deadline: Instant) -> Result<(Vec<Reached>, tokio::sync::OwnedMutexGuard<()>), CallError> {
         check_name(service)?;
@@ -112,11 +123,14 @@ impl Haproxy {
 
     /// Makes processes agree and takes due steps; what is decided is read again.
     async fn look_after(&self, reached: &mut [Reached], service: &Arc<str>) -> Result<(), CallError> {
-        let agreed = agreement(reached);
+        let config = self.backend(service);
+        let agreed = agreement(reached, config);
+        self.slots.keep(service, |address| agreed.keys().any(|(of, _)| *of == Some(address)));
+        let share = |address| self.share(service, address);
         let cluster = &self.cluster;
         let looking = reached.iter_mut().map(|one| {
             let mut all = self.agree(one, &agreed, service);
-            all.extend(one.backend.upkeep(service, |address| self.slots.share(service, address)));
+            all.extend(one.backend.upkeep(service, config, share));
             async move {
                 if all.is_empty() {
                     return Ok(());
@@ -135,11 +149,14 @@ impl Haproxy {
     fn agree(&self, one: &Reached, agreed: &BTreeMap<Key, Agreed>, service: &Arc<str>) -> Vec<Steps> {
         let config = self.backend(service);
         let mut all = Vec::new();
-        let own: BTreeMap<Key, &Server> = ours(one).collect();
+        let own: BTreeMap<Key, &Server> = ours(one, config).collect();
         for (key, wanted) in agreed {
             match own.get(key) {
                 None if wanted.phase == Phase::Leaving => {}
-                None => all.extend(one.backend.copy(service, config, &wanted.server)),
+                None => {
+                    let share = key.0.and_then(|address| self.share(service, address));
+                    all.extend(one.backend.copy(service, config, &wanted.server, share));
+                }
                 Some(server) if server.phase() >= wanted.phase => {}
                 Some(server) if wanted.phase == Phase::Draining => all.extend(server.drain(service)),
                 Some(server) if wanted.phase == Phase::Leaving => all.extend(server.take_out(service)),
@@ -157,13 +174,34 @@ impl Haproxy {
         all
     }
 
+    /// A slot does not say whose it is: what stands at an address is whoever's registered it last.
+    fn capabilities_with(slots: bool) -> Capabilities {
+        Capabilities {
+            drain: DrainKind::Explicit,
+            keys: if slots { TargetKeys::Address } else { TargetKeys::Exact },
+            stamps: !slots,
+            blocking_read: false,
+            batch: NonZeroUsize::new(BATCH).expect("a batch is not empty"),
+            gone_when: GoneWhen::Absent,
+            poll: POLL,
+        }
+    }
+
     async fn listing(&self, service: &str, deadline: Instant) -> Result<Listing, CallError> {
         let service: Arc<str> = service.into();
+        let config = self.backend(&service);
         let (reached, _turn) = self.enter(&service, deadline).await?;
+        let unfinished = reached.iter().flat_map(|one| one.backend.ours(config)).any(Server::is_underway);
+        let slot = Stamp { cluster: self.cluster.clone(), uid: PodUid::new("") };
         let mut merged: BTreeMap<Key, (Listed, usize)> = BTreeMap::new();
         for server in reached.iter().flat_map(|one| &one.backend.servers) {
             let (Some(address), Some(state)) = (server.address, server.state()) else { continue };
-            let listed = Listed { address, state, stamp: server.stamp().cloned() };
+            let stamp = match &server.owner {
+                Owner::Ours(stamp) => Some(stamp.clone()),
+                Owner::Slot => Some(slot.clone()).filter(|_| config.servers == Servers::Template),
+                Owner::Foreign(stamp) => stamp.clone(),
+            };
+            let listed = Listed { address, state, stamp };
             match merged.get_mut(&key(server)) {
                 Some((known, count)) => {
                     known.state = doubtful(known.state, state);
@@ -178,7 +216,7 @@ impl Haproxy {
             }
             listed
         };
-        Ok(Listing { targets: merged.into_values().map(everywhere).collect(), index: None })
+        Ok(Listing { targets: merged.into_values().map(everywhere).collect(), index: None, unfinished })
     }
 
     async fn changes(&self, service: &str, changes: &[Change], deadline: Instant) -> Result<Vec<Result<(), ChangeError>>, CallError> {
@@ -220,17 +258,13 @@ impl Haproxy {
 
 impl Registry for Haproxy {
     fn capabilities(&self) -> Capabilities {
-        // Where one backend has slots, the registry as a whole cannot say whose a target is.
         let slots = self.backends.values().any(|backend| backend.servers == Servers::Template);
-        Capabilities {
-            drain: DrainKind::Explicit,
-            keys: if slots { TargetKeys::Address } else { TargetKeys::Exact },
-            stamps: !slots,
-            blocking_read: false,
-            batch: NonZeroUsize::new(BATCH).expect("a batch is not empty"),
-            gone_when: GoneWhen::Absent,
-            poll: POLL,
-        }
+        Self::capabilities_with(slots)
+    }
+
+    fn capabilities_of(&self, service: &str) -> Capabilities {
+        // One that no binding owns any more may have slots of ours still.
+        Self::capabilities_with(self.backends.get(service).is_none_or(|backend| backend.servers == Servers::Template))
     }
 
     async fn list(&self, service: &str, _wait: Option<Wait>) -> Result<Listing, CallError> {
@@ -265,11 +299,11 @@ struct Agreed {
 }
 
 /// The most careful phase of each target of ours, from the processes that count as complete; from all, where none is.
-fn agreement(reached: &[Reached]) -> BTreeMap<Key, Agreed> {
+fn agreement(reached: &[Reached], config: HaproxyBackend) -> BTreeMap<Key, Agreed> {
     let complete = reached.iter().any(|one| !one.fresh);
     let mut agreed: BTreeMap<Key, Agreed> = BTreeMap::new();
     for one in reached.iter().filter(|one| !complete || !one.fresh) {
-        for (key, server) in ours(one) {
+        for (key, server) in ours(one, config) {
             match agreed.get_mut(&key) {
                 Some(known) if known.phase >= server.phase() => {}
                 Some(known) => known.phase = server.phase(),
@@ -280,10 +314,8 @@ fn agreement(reached: &[Reached]) -> BTreeMap<Key, Agreed> {
     agreed
 }
 
-/// The servers of ours that are in use.
-fn ours(one: &Reached) -> impl Iterator<Item = (Key, &Server)> {
-    let in_use = |server: &&Server| !matches!(server.owner, Owner::Foreign(_)) && server.phase() != Phase::Free;
-    one.backend.servers.iter().filter(in_use).map(|server| (key(server), server))
+fn ours(one: &Reached, config: HaproxyBackend) -> impl Iterator<Item = (Key, &Server)> {
+    one.backend.ours(config).map(|server| (key(server), server))
 }
 
 /// Slots are alike where they have one address, whatever their numbers.
@@ -353,6 +385,10 @@ fn refusal(answer: &str) -> ChangeError {
     }
     if answer.starts_with("Health check was not configured") || answer.starts_with("Health checks are not configured") {
         return ChangeError::Refused("the slot has no check; add `check` to its server-template line, or set `check: false`".to_owned());
+    }
+    if answer.starts_with("Backend is using a static LB algorithm") {
+        let remedy = "give it one that does (`balance roundrobin` or `leastconn`), or leave `weight` out of the binding";
+        return ChangeError::Refused(format!("the backend's balance algorithm takes no weights; {remedy}"));
     }
     if answer == "No such server." {
         return ChangeError::NotFound;

@@ -95,7 +95,7 @@ impl Registry for Http {
             state: target.state,
             stamp: target.cluster.map(|cluster| Stamp { cluster: cluster.into(), uid: crate::target::PodUid::new(target.uid) }),
         });
-        Ok(Listing { targets: targets.collect(), index: Some(list.index) })
+        Ok(Listing { targets: targets.collect(), index: Some(list.index), unfinished: false })
     }
 
     async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {

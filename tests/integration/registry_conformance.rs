@@ -369,8 +369,8 @@ impl Subject {
 
     fn find<'l>(&self, listing: &'l Listing, address: SocketAddr, uid: &str) -> Option<&'l Listed> {
         let ours = |listed: &&Listed| match &listed.stamp {
-            Some(stamp) => stamp.uid.as_str() == uid,
-            None => !self.driver.capabilities().stamps,
+            Some(stamp) if !stamp.uid.as_str().is_empty() => stamp.uid.as_str() == uid,
+            Some(_) | None => !self.driver.capabilities().stamps,
         };
         listing.targets.iter().filter(|listed| listed.address == address).find(ours)
     }

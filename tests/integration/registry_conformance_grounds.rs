@@ -224,7 +224,7 @@ impl Ground {
 
     fn haproxy_config(&self, addresses: Vec<String>) -> DriverConfig {
         let servers = if self.kind == Kind::HaproxyTemplate { Servers::Template } else { Servers::Dynamic };
-        let backends = BTreeMap::from([("web".into(), HaproxyBackend { servers, check: true })]);
+        let backends = BTreeMap::from([("web".into(), HaproxyBackend { servers, check: true, weight: None })]);
         let tls_ca = self.guarded.then(|| "credential".to_owned());
         DriverConfig::Haproxy(HaproxyConfig { addresses, instance_timeout: Duration::from_secs(30), tls_ca, backends })
     }

@@ -1,6 +1,5 @@
 //! The haproxy driver on what is special about HAProxy: checks, sessions, several processes, reloads, slots, refusals.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -18,38 +17,38 @@ use tokio::time::Instant;
 
 use crate::haproxy_process::{Haproxy, free_port};
 
-const PATIENCE: Duration = Duration::from_secs(20);
-const DYNAMIC: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true };
-const TEMPLATE: HaproxyBackend = HaproxyBackend { servers: Servers::Template, check: true };
-const ROUND: &str = "backend web\n balance roundrobin\n";
-const SLOTS: &str = "backend web\n balance roundrobin\n \
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const DYNAMIC: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true, weight: None };
+pub(crate) const TEMPLATE: HaproxyBackend = HaproxyBackend { servers: Servers::Template, check: true, weight: None };
+pub(crate) const ROUND: &str = "backend web\n balance roundrobin\n";
+pub(crate) const SLOTS: &str = "backend web\n balance roundrobin\n \
     server-template lockstep 1-2 lockstep.invalid:1 check inter 200ms init-addr last,127.0.0.1 disabled\n";
 
-fn open(addresses: Vec<String>, backend: HaproxyBackend, instance_timeout: Duration) -> Driver {
-    let backends = BTreeMap::from([(Arc::from("web"), backend)]);
+pub(crate) fn open(addresses: Vec<String>, backends: &[(&str, HaproxyBackend)], instance_timeout: Duration) -> Driver {
+    let backends = backends.iter().map(|(name, backend)| (Arc::from(*name), *backend)).collect();
     let config = HaproxyConfig { addresses, instance_timeout, tls_ca: None, backends };
     Driver::new(&config, &"lan".into(), &"here".into(), Path::new("/nowhere")).unwrap()
 }
 
-fn one(process: &Haproxy, backend: HaproxyBackend) -> Driver {
-    open(vec![process.address()], backend, Duration::from_secs(30))
+pub(crate) fn one(process: &Haproxy, backend: HaproxyBackend) -> Driver {
+    open(vec![process.address()], &[("web", backend)], Duration::from_secs(30))
 }
 
-fn change(operation: Operation, address: SocketAddr) -> Change {
+pub(crate) fn change(operation: Operation, address: SocketAddr) -> Change {
     let pod = PodKey::new("shop", "web-1");
     Change { operation, address, uid: PodUid::new(format!("u{}", address.port())), pod, cluster: "here".into(), weight: 100 }
 }
 
-async fn tell(driver: &Driver, operation: Operation, address: SocketAddr) -> Result<(), ChangeError> {
+pub(crate) async fn tell(driver: &Driver, operation: Operation, address: SocketAddr) -> Result<(), ChangeError> {
     driver.apply("web", &[change(operation, address)]).await.unwrap().remove(0)
 }
 
-fn state(listing: &Listing, address: SocketAddr) -> Option<TargetState> {
+pub(crate) fn state(listing: &Listing, address: SocketAddr) -> Option<TargetState> {
     listing.targets.iter().find(|listed| listed.address == address).map(|listed| listed.state)
 }
 
 /// Reads until the target is as wanted.
-async fn until(driver: &Driver, address: SocketAddr, wanted: Option<TargetState>) {
+pub(crate) async fn until(driver: &Driver, address: SocketAddr, wanted: Option<TargetState>) {
     let begun = Instant::now();
     loop {
         let listed = driver.list("web", None).await;
@@ -62,7 +61,7 @@ async fn until(driver: &Driver, address: SocketAddr, wanted: Option<TargetState>
 }
 
 /// Each has an address of its own, as pods have.
-fn endpoint() -> (TcpListener, SocketAddr) {
+pub(crate) fn endpoint() -> (TcpListener, SocketAddr) {
     static NUMBER: AtomicU8 = AtomicU8::new(2);
     let number = NUMBER.fetch_add(1, Ordering::SeqCst).max(2);
     let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 3, number), 0)).unwrap();
@@ -88,7 +87,7 @@ async fn a_server_is_in_no_use_before_its_check_has_passed(#[case] backend: &str
 }
 
 /// Weights of all servers, as HAProxy says.
-fn weights(process: &Haproxy) -> Vec<u32> {
+pub(crate) fn weights(process: &Haproxy) -> Vec<u32> {
     let state = process.ask("show servers state web");
     let rows = state.lines().skip(2).filter(|line| !line.is_empty());
     rows.map(|row| row.split(' ').nth(7).unwrap().parse().unwrap()).collect()
@@ -259,7 +258,7 @@ impl Drop for Answering {
 async fn every_process_must_acknowledge() {
     let (first, mut second) = (Haproxy::start(ROUND), Haproxy::start(ROUND));
     let out = Gauge::default();
-    let driver = open(vec![first.address(), second.address()], DYNAMIC, Duration::from_millis(500)).showing(out.clone());
+    let driver = open(vec![first.address(), second.address()], &[("web", DYNAMIC)], Duration::from_millis(500)).showing(out.clone());
     let ((_kept, stays), (_gone, goes)) = (endpoint(), endpoint());
     for address in [stays, goes] {
         tell(&driver, Operation::Register, address).await.unwrap();
@@ -308,7 +307,7 @@ async fn a_process_that_comes_behind_a_name_is_made_like_the_others() {
     };
     let at = |address: &str| Haproxy::start(&format!("global\n stats socket {address}:{port} level admin\ndefaults\n mode http\n{ROUND}"));
     let first = at("127.0.0.1");
-    let driver = open(vec![format!("localhost:{port}")], DYNAMIC, Duration::from_millis(100));
+    let driver = open(vec![format!("localhost:{port}")], &[("web", DYNAMIC)], Duration::from_millis(100));
     let (_listener, address) = endpoint();
     // The other address is counted out soon, since nobody is there.
     let begun = Instant::now();
@@ -339,7 +338,7 @@ async fn a_name_that_cannot_be_looked_up_is_counted_out() {
     let process = Haproxy::start(&format!("defaults\n mode http\n{ROUND}"));
     // No resolver is asked for a label of more than 63 letters.
     let nowhere = format!("{}.invalid:9999", "x".repeat(64));
-    let driver = open(vec![nowhere.clone(), process.address()], DYNAMIC, Duration::from_millis(100));
+    let driver = open(vec![nowhere.clone(), process.address()], &[("web", DYNAMIC)], Duration::from_millis(100));
     let (_listener, address) = endpoint();
     let first = driver.apply("web", &[change(Operation::Register, address)]).await;
     let told = format!("{:?}", first.expect_err("it counts until its time is over"));
@@ -366,7 +365,7 @@ fn port_of_both_families() -> Option<u16> {
 #[tokio::test]
 async fn a_reload_of_one_of_two_is_made_good() {
     let (first, second) = (Haproxy::start(ROUND), Haproxy::start_mastered(ROUND));
-    let driver = open(vec![first.address(), second.address()], DYNAMIC, Duration::from_secs(30));
+    let driver = open(vec![first.address(), second.address()], &[("web", DYNAMIC)], Duration::from_secs(30));
     let (_listener, address) = endpoint();
     tell(&driver, Operation::Register, address).await.unwrap();
     until(&driver, address, Some(TargetState::Active)).await;
@@ -374,65 +373,6 @@ async fn a_reload_of_one_of_two_is_made_good() {
     assert!(!second.ask("show servers state web").contains("lockstep:"), "a reload loses dynamic servers");
     until(&driver, address, Some(TargetState::Active)).await;
     assert!(second.ask("show servers state web").contains("lockstep:"), "and they are put back");
-}
-
-#[tokio::test]
-async fn slots_survive_a_reload() {
-    let process = Haproxy::start_mastered(SLOTS);
-    let driver = one(&process, TEMPLATE);
-    let ((_one, first), (_two, second), (_three, third)) = (endpoint(), endpoint(), endpoint());
-    tell(&driver, Operation::Register, first).await.unwrap();
-    until(&driver, first, Some(TargetState::Active)).await;
-    tell(&driver, Operation::Drain, first).await.unwrap();
-    tell(&driver, Operation::Register, second).await.unwrap();
-    until(&driver, second, Some(TargetState::Active)).await;
-    let full = tell(&driver, Operation::Register, third).await;
-    assert!(matches!(full, Err(ChangeError::Full(_))), "{full:?}");
-    process.reload();
-    let listing = driver.list("web", None).await.unwrap();
-    assert_eq!((state(&listing, first), state(&listing, second)), (Some(TargetState::Draining), Some(TargetState::Active)));
-    tell(&driver, Operation::Deregister, first).await.unwrap();
-    until(&driver, first, None).await;
-    tell(&driver, Operation::Register, third).await.unwrap();
-    until(&driver, third, Some(TargetState::Active)).await;
-}
-
-/// From a line with an address all slots come back at that address, with the ports of their pods.
-#[tokio::test]
-async fn slots_without_a_host_name_lose_their_address() {
-    let process = Haproxy::start_mastered("backend web\n balance roundrobin\n server-template lockstep 1-2 127.0.0.1:1 check disabled\n");
-    let driver = one(&process, TEMPLATE);
-    let (_listener, address) = endpoint();
-    tell(&driver, Operation::Register, address).await.unwrap();
-    until(&driver, address, Some(TargetState::Active)).await;
-    process.reload();
-    let listing = driver.list("web", None).await.unwrap();
-    assert_eq!(state(&listing, address), None, "if HAProxy keeps it, the page need not warn any more");
-    assert_eq!(listing.targets[0].address, SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())));
-}
-
-/// What is given back after the state file was written is in use again after the reload; nobody claims it, so the driver must know.
-#[tokio::test]
-async fn a_slot_that_a_reload_brings_back_is_given_back_again() {
-    let process = Haproxy::start_mastered(SLOTS);
-    let driver = one(&process, TEMPLATE);
-    let ((_one, stays), (_two, goes)) = (endpoint(), endpoint());
-    for address in [stays, goes] {
-        tell(&driver, Operation::Register, address).await.unwrap();
-        until(&driver, address, Some(TargetState::Active)).await;
-    }
-    process.save_state();
-    tell(&driver, Operation::Deregister, goes).await.unwrap();
-    until(&driver, goes, None).await;
-    process.replace();
-    assert!(process.ask("show servers state web").contains(&goes.ip().to_string()), "the state file brings it back");
-    let listing = driver.list("web", None).await.unwrap();
-    assert_eq!((state(&listing, stays), state(&listing, goes)), (Some(TargetState::Active), None));
-    // And the slot can be had again, by the same address too.
-    tell(&driver, Operation::Register, goes).await.unwrap();
-    until(&driver, goes, Some(TargetState::Active)).await;
-    process.reload();
-    until(&driver, goes, Some(TargetState::Active)).await;
 }
 
 #[tokio::test]
@@ -451,7 +391,7 @@ async fn weights_are_kept_to() {
 #[tokio::test]
 async fn without_a_check_a_server_is_in_use_at_once() {
     let process = Haproxy::start(ROUND);
-    let driver = one(&process, HaproxyBackend { servers: Servers::Dynamic, check: false });
+    let driver = one(&process, HaproxyBackend { servers: Servers::Dynamic, check: false, weight: None });
     let address = free_port();
     tell(&driver, Operation::Register, address).await.unwrap();
     let listing = driver.list("web", None).await.unwrap();
@@ -502,7 +442,7 @@ async fn a_backend_that_cannot_be_is_missing(#[case] service: &str) {
 #[tokio::test]
 async fn a_socket_without_rights_denies() {
     let process = Haproxy::start(ROUND);
-    let driver = open(vec![process.weak_address()], DYNAMIC, Duration::from_secs(30));
+    let driver = open(vec![process.weak_address()], &[("web", DYNAMIC)], Duration::from_secs(30));
     assert_eq!(driver.list("web", None).await, Ok(Listing::default()), "reading is allowed");
     let applied = driver.apply("web", &[change(Operation::Register, free_port())]).await;
     assert!(matches!(applied, Err(CallError::Denied(_))), "{applied:?}");
@@ -521,7 +461,7 @@ async fn what_is_not_haproxy_is_a_failure(#[case] answer: &'static [u8]) {
             let _ = stream.write_all(answer);
         }
     });
-    let driver = open(vec![address.to_string()], DYNAMIC, Duration::from_secs(30));
+    let driver = open(vec![address.to_string()], &[("web", DYNAMIC)], Duration::from_secs(30));
     let listed = driver.list("web", None).await;
     assert!(matches!(listed, Err(CallError::Failed(_))), "{listed:?}");
 }

@@ -17,6 +17,7 @@ pub(super) struct Reading {
     /// In order of address.
     listed: Vec<Listed>,
     pub(super) index: Option<u64>,
+    pub(super) unfinished: bool,
 }
 
 impl Reading {
@@ -25,7 +26,7 @@ impl Reading {
         share_clusters(&mut listed);
         listed.sort_by_key(|one| one.address);
         listed.shrink_to_fit();
-        Self { began, listed, index: listing.index }
+        Self { began, listed, index: listing.index, unfinished: listing.unfinished }
     }
 
     /// All of it.

@@ -2,7 +2,8 @@
 //!
 //! Every change must reach each process that counts. One that cannot be reached makes calls fail, until it has been away for
 //! `instanceTimeout` while another could be reached: then it is counted out. When it comes back, or when a new process is seen (a reload,
-//! another address behind the name), it is made like the others before it counts again.
+//! another address behind the name), it is made like the others before it counts again. A driver that has just begun knows none of them: it
+//! believes those that have run for a while, for one that was started just now may have an old state file.
 //!
 //! Invariant: at least one process counts, or the call fails.
 //! Invariant: an error is [`CallError::Unavailable`] only where no command reached any process.
@@ -17,6 +18,7 @@ use futures_util::future::{join_all, try_join_all};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{Instant, timeout};
 
+use super::answer;
 use super::backend::Backend;
 use super::runtime::{Place, Session};
 use crate::config::HaproxyConfig;
@@ -30,6 +32,9 @@ use crate::registry::text::bounded;
 const PROBE: Duration = Duration::from_secs(5);
 /// And holds a call up no longer than this.
 const PROBE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Seconds after which a process has been made like the others by whoever led then: an audit comes once a minute.
+const SETTLED: u64 = 180;
 
 /// A name that is not looked up by then means no address for now; shorter than a call, so that the others are still asked.
 const LOOK_UP: Duration = Duration::from_secs(2);
@@ -52,7 +57,17 @@ pub(super) struct Reached {
     pub(super) backend: Backend,
     /// It may lack what the others have: it was away, or is new.
     pub(super) fresh: bool,
-    process: u64,
+    process: Process,
+    /// Seconds since it was started.
+    age: u64,
+}
+
+/// One life of a process: in a container each new one may have the id of the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Process {
+    id: u64,
+    /// When it was started, in seconds.
+    started: u64,
 }
 
 /// One of the configuration's addresses.
@@ -68,7 +83,7 @@ struct Health {
     away_since: Option<Instant>,
     probed: Option<Instant>,
     out: bool,
-    process: u64,
+    process: Process,
     /// Backends in which it has what the others have.
     alike: HashSet<Arc<str>>,
 }
@@ -105,7 +120,7 @@ impl Instances {
 
     /// Reads the backend of a process again.
     pub(super) async fn read_again(reached: &mut Reached, service: &str, cluster: &str) -> Result<(), CallError> {
-        (reached.backend, _) = read(&mut reached.session, service, cluster).await?;
+        (reached.backend, _, _) = read(&mut reached.session, service, cluster).await?;
         Ok(())
     }
 
@@ -123,8 +138,8 @@ impl Instances {
 
     async fn read(&self, place: &Place, service: &str, cluster: &str, deadline: Instant) -> Result<Reached, CallError> {
         let mut session = Session::open(place, self.ca.as_ref(), deadline).await?;
-        let (backend, process) = read(&mut session, service, cluster).await?;
-        Ok(Reached { place: place.clone(), session, backend, fresh: true, process })
+        let (backend, process, age) = read(&mut session, service, cluster).await?;
+        Ok(Reached { place: place.clone(), session, backend, fresh: true, process, age })
     }
 
     /// Decides which count, from what came of trying them.
@@ -161,6 +176,8 @@ impl Instances {
                 }
             }
         }
+        let believed = believed(&counted.iter().map(|one| (one.fresh, one.age)).collect::<Vec<_>>());
+        counted.iter_mut().zip(believed).for_each(|(one, believed)| one.fresh = !believed);
         let out = known.values().filter(|health| health.out).count();
         self.out.set(i64::try_from(out).unwrap_or(i64::MAX));
         match failed {
@@ -226,25 +243,35 @@ impl Address {
     }
 }
 
-/// The backend, and the id of the process.
-async fn read(session: &mut Session, service: &str, cluster: &str) -> Result<(Backend, u64), CallError> {
+/// Which processes are believed, from whether each is fresh and how long it runs: those that are not fresh; where all are, those that have
+/// run for a while, if others have not.
+fn believed(processes: &[(bool, u64)]) -> Vec<bool> {
+    let all_fresh = processes.iter().all(|(fresh, _)| *fresh);
+    let some_young = processes.iter().any(|(_, age)| *age < SETTLED);
+    processes.iter().map(|(fresh, age)| !fresh || (all_fresh && some_young && *age >= SETTLED)).collect()
+}
+
+/// The backend, the process, and how long it runs.
+async fn read(session: &mut Session, service: &str, cluster: &str) -> Result<(Backend, Process, u64), CallError> {
     let answers = session.ask(&format!("show stat {service} 4 -1; show servers state {service}; show info")).await?;
     let [stat, state, info] = &answers[..] else { return Err(unlike(&answers.concat())) };
     if stat.trim() == "No such proxy." || state.trim().starts_with("Can't find backend") {
         return Err(CallError::ServiceMissing(format!("there is no backend {}", bounded(service))));
     }
-    let backend = Backend::read(stat, state, cluster).ok_or_else(|| unlike(stat))?;
-    Ok((backend, process(info)?))
+    let servers = answer::servers(stat, state, cluster).ok_or_else(|| unlike(stat))?;
+    let (process, age) = process(info)?;
+    Ok((Backend { servers }, process, age))
 }
 
-/// The id of the process that answers to `show info`. One that is about to end has nothing to say any more: what it acknowledges, its
+/// The process that answers to `show info`, and how long it runs. One that is about to end has nothing to say any more: what it acknowledges, its
 /// successor may not have.
-fn process(info: &str) -> Result<u64, CallError> {
+fn process(info: &str) -> Result<(Process, u64), CallError> {
     let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.trim().parse::<u64>().ok());
     if value("Stopping").is_some_and(|stopping| stopping != 0) {
         return Err(CallError::Unavailable("the process is ending; its successor answers next".to_owned()));
     }
-    value("Pid").ok_or_else(|| unlike(info))
+    let read = || Some((Process { id: value("Pid")?, started: value("Start_time_sec")? }, value("Uptime_sec")?));
+    read().ok_or_else(|| unlike(info))
 }
 
 fn unlike(text: &str) -> CallError {
@@ -258,11 +285,23 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::runs("Name: HAProxy\nPid: 17\nStopping: 0\n", Ok(17))]
-    #[case::of_an_older_version("Pid: 17\n", Ok(17))]
-    #[case::ends("Pid: 17\nStopping: 1\n", Err(true))]
+    #[case::runs("Name: HAProxy\nPid: 1\nUptime_sec: 5\nStopping: 0\nStart_time_sec: 1700\n", Ok((1, 1700, 5)))]
+    #[case::another_with_its_id("Pid: 1\nUptime_sec: 5\nStart_time_sec: 1800\n", Ok((1, 1800, 5)))]
+    #[case::ends("Pid: 17\nUptime_sec: 5\nStopping: 1\nStart_time_sec: 1700\n", Err(true))]
     #[case::is_none("Name: other\n", Err(false))]
-    fn a_process_that_ends_does_not_count(#[case] info: &str, #[case] expected: Result<u64, bool>) {
-        assert_eq!(process(info).map_err(|error| matches!(error, CallError::Unavailable(_))), expected);
+    fn a_process_is_known_by_its_start(#[case] info: &str, #[case] expected: Result<(u64, u64, u64), bool>) {
+        let read = process(info).map(|(process, age)| (process.id, process.started, age));
+        assert_eq!(read.map_err(|error| matches!(error, CallError::Unavailable(_))), expected);
+    }
+
+    #[rstest]
+    #[case::a_new_one_beside_one_that_is_known(&[(false, 9000), (true, 1)], &[true, false])]
+    #[case::one_that_was_away(&[(false, 5), (true, 9000)], &[true, false])]
+    #[case::a_new_leader(&[(true, 9000), (true, 8000)], &[false, false])]
+    #[case::a_new_leader_in_the_middle_of_a_reload(&[(true, 9000), (true, 3)], &[true, false])]
+    #[case::a_new_leader_and_all_just_started(&[(true, 2), (true, 3)], &[false, false])]
+    #[case::alone(&[(true, 9000)], &[false])]
+    fn one_that_may_have_an_old_state_is_not_believed(#[case] processes: &[(bool, u64)], #[case] expected: &[bool]) {
+        assert_eq!(believed(processes), expected);
     }
 }

@@ -5,7 +5,7 @@
 //! Invariant: every name is made of characters that HAProxy takes, and reading it back gives the same stamp.
 //! Absent on purpose: the address, which may be changed by command; it is in the name only so that names differ.
 
-use super::backend::Owner;
+use super::server::Owner;
 use crate::registry::{Change, Stamp};
 use crate::target::PodUid;
 

@@ -3,7 +3,9 @@
 //! A reload brings back the servers of the state file. What was given back after that file was written is in use again then, at an
 //! address that nobody claims any more and that another pod may have by now.
 //!
-//! Invariant: nothing here is needed: without it a slot gets its whole weight, and one that a reload brought back stays in use.
+//! Invariant: nothing here is needed: without it a slot gets the weight that its backend's bindings agree on, else its whole one, and one
+//! that a reload brought back stays in use until the sweep has found that nobody claims it.
+//! Invariant: of what is in no use any more, nothing is remembered for longer than [`LATELY`].
 //! Absent on purpose: what HAProxy itself says (`backend`); claims, of which a driver knows nothing.
 
 use std::collections::HashMap;
@@ -48,6 +50,15 @@ impl Slots {
         }
     }
 
+    /// Forgets the shares of slots that are in no use: `used` says which are.
+    pub(super) fn keep(&self, service: &Arc<str>, used: impl Fn(SocketAddr) -> bool) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(of, address), memory| match memory {
+            Memory::Share(_) => of != service || used(*address),
+            Memory::GivenBack(at) => at.elapsed() < LATELY,
+        });
+    }
+
     /// Whether the slot with that address was given back lately, so that only a reload can have brought it back.
     pub(super) fn was_given_back(&self, service: &Arc<str>, address: SocketAddr) -> bool {
         matches!(self.recall(service, address), Some(Memory::GivenBack(at)) if at.elapsed() < LATELY)
@@ -55,7 +66,6 @@ impl Slots {
 
     fn remember(&self, service: &Arc<str>, address: SocketAddr, memory: Memory) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, memory| !matches!(memory, Memory::GivenBack(at) if at.elapsed() >= LATELY));
         known.insert((service.clone(), address), memory);
     }
 
@@ -80,7 +90,20 @@ mod tests {
         assert!(!slots.was_given_back(&Arc::from("other"), address), "each service has slots of its own");
         tokio::time::advance(LATELY).await;
         assert_eq!(seen(&slots), (None, false));
-        slots.taken(&web, "10.0.0.2:80".parse().unwrap(), 100);
-        assert_eq!(slots.known.lock().unwrap().len(), 1, "what is long gone is forgotten");
+        slots.keep(&web, |_| true);
+        assert_eq!(slots.known.lock().unwrap().len(), 0, "what is long gone is forgotten");
+    }
+
+    #[test]
+    fn a_share_is_forgotten_with_its_slot() {
+        let (slots, web, other) = (Slots::default(), Arc::from("web"), Arc::from("other"));
+        let [stays, goes] = ["10.0.0.1:80", "10.0.0.2:80"].map(|address| address.parse().unwrap());
+        for service in [&web, &other] {
+            slots.taken(service, stays, 50);
+            slots.taken(service, goes, 50);
+        }
+        slots.keep(&web, |address| address == stays);
+        assert_eq!((slots.share(&web, stays), slots.share(&web, goes)), (Some(50), None));
+        assert_eq!((slots.share(&other, stays), slots.share(&other, goes)), (Some(50), Some(50)), "each service has slots of its own");
     }
 }

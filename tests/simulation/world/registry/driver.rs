@@ -130,7 +130,7 @@ impl Registry for SimRegistry {
             Some(Stamp { cluster, uid })
         };
         let targets = snapshot.iter().map(|one| Listed { address: one.address, state: one.state, stamp: stamp(one) }).collect();
-        let mut listing = Listing { targets, index };
+        let mut listing = Listing { targets, index, unfinished: false };
         if let Some(sabotage) = self.sabotage {
             sabotage.listing(&mut listing, &mut lock(&self.seen));
         }

@@ -1,0 +1,151 @@
+//! The reconciler itself in front of real HAProxy processes: what it has to find, where no pod asks for it.
+
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep::metrics::Metrics;
+use lockstep::reconcile::clock::{Clock, Instant};
+use lockstep::reconcile::tokio_clock::TokioClock;
+use lockstep::reconcile::{self, Options};
+use lockstep::registry::driver::Opener;
+use prometheus_client::metrics::family::Family;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::haproxy_process::Haproxy;
+use crate::small_cluster::SmallCluster;
+
+/// Longer than three audits and what comes of them.
+const PATIENCE: Duration = Duration::from_secs(120);
+const SLOTS: &str = "backend web\n balance roundrobin\n \
+    server-template lockstep 1-4 lockstep.invalid:1 weight 100 check inter 200ms init-addr last,127.0.0.1 disabled\n";
+
+/// A clock that runs ahead of the machine's: a service is read once a minute, and no test shall wait for three of them.
+#[derive(Clone)]
+struct Hasty(TokioClock);
+
+impl Hasty {
+    /// Calls have a tenth of their time too, which is plenty on a local socket.
+    const HASTE: u32 = 10;
+}
+
+impl Clock for Hasty {
+    fn now(&self) -> Instant {
+        Instant(self.0.now().0 * Self::HASTE)
+    }
+
+    fn wall(&self) -> jiff::Timestamp {
+        self.0.wall()
+    }
+
+    fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> + Send + 'static {
+        self.0.sleep_until(Instant(at.0 / Self::HASTE))
+    }
+
+    fn jitter(&self) -> f64 {
+        self.0.jitter()
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.spawn(task);
+    }
+}
+
+/// A leader at work.
+struct Leader {
+    stop: oneshot::Sender<()>,
+    reconciler: JoinHandle<()>,
+}
+
+impl Leader {
+    fn begin(cluster: &SmallCluster, name: &str) -> Self {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let opener = Opener { credentials: "/nowhere".into(), instances_out: Family::default() };
+        let clock = Hasty(TokioClock::start());
+        let work = reconcile::run(cluster.clone(), opener, clock, Options::new(name), Arc::new(Metrics::new()), async {
+            let _ = stopped.await;
+        });
+        Self { stop, reconciler: tokio::spawn(work) }
+    }
+
+    async fn end(self) {
+        self.stop.send(()).unwrap();
+        self.reconciler.await.unwrap();
+    }
+}
+
+/// A cluster whose pods listen on that port, each at an address of its own, in the slots of these processes.
+fn cluster(processes: &[&Haproxy], port: u16) -> SmallCluster {
+    let addresses: Vec<String> = processes.iter().map(|process| process.address()).collect();
+    SmallCluster::new(&format!(
+        "{{apiVersion: lockstep.dev/v1alpha1, kind: Configuration, cluster: here,
+          registries: [{{name: lan, haproxy: {{addresses: {addresses:?}}}}}],
+          bindings: [{{name: web, namespaces: [shop], podSelector: {{matchLabels: {{app: web}}}}, registry: lan, service: web,
+                      port: {port}, servers: template, drain: {{fixed: 1s}}}}]}}"
+    ))
+}
+
+/// Endpoints on one port that is free on all of them.
+fn endpoints<const N: usize>(subnet: u8) -> ([TcpListener; N], [SocketAddr; N]) {
+    let at = |number: usize, port| TcpListener::bind((Ipv4Addr::new(127, 0, subnet, u8::try_from(number).unwrap() + 1), port));
+    let first = at(0, 0).unwrap();
+    let port = first.local_addr().unwrap().port();
+    let mut all = vec![first];
+    all.extend((1..N).map(|number| at(number, port).unwrap()));
+    let addresses: Vec<SocketAddr> = all.iter().map(|one| one.local_addr().unwrap()).collect();
+    (all.try_into().unwrap(), addresses.try_into().unwrap())
+}
+
+/// Whether the address is in a slot that takes traffic.
+fn serves(process: &Haproxy, address: SocketAddr) -> bool {
+    let state = process.ask("show servers state web");
+    state.lines().skip(2).map(|line| line.split(' ').collect::<Vec<_>>()).any(|fields| {
+        fields.len() > 18
+            && fields[4] == address.ip().to_string()
+            && fields[18] == address.port().to_string()
+            && fields[6].parse::<u32>().unwrap() & 0x7b == 0
+            && fields[7] != "0"
+    })
+}
+
+async fn until(what: &str, wanted: impl Fn() -> bool) {
+    let begun = tokio::time::Instant::now();
+    while !wanted() {
+        assert!(begun.elapsed() < PATIENCE, "it never came to this: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// HAProxy is started anew with a state file in which a pod is that has gone meanwhile, and nobody remembers it: its address may be a
+/// stranger's by now. Another process would get it too.
+#[tokio::test]
+async fn a_slot_that_nobody_claims_is_found_and_emptied() {
+    let ([_web, _old, _hand], [web, old, hand]) = endpoints::<3>(4);
+    let by_hand = format!("{SLOTS} server hand {hand} check inter 200ms\n");
+    let (mut first, second) = (Haproxy::start(&by_hand), Haproxy::start(&by_hand));
+    let cluster = cluster(&[&first, &second], web.port());
+    cluster.run("web-1", &[&web.ip().to_string()]);
+    cluster.run("web-2", &[&old.ip().to_string()]);
+    let leader = Leader::begin(&cluster, "one");
+    cluster.until("the gates open", |cluster| cluster.is_open("web-1") && cluster.is_open("web-2")).await;
+    first.save_state();
+    cluster.delete("web-2");
+    cluster.stop("web-2");
+    cluster.until("the pod goes", |cluster| cluster.find("web-2").is_none()).await;
+    assert!([&first, &second].iter().all(|process| !serves(process, old) && serves(process, web)));
+    leader.end().await;
+
+    first.stop();
+    first.resume();
+    assert!(serves(&first, old), "the state file brings it back");
+    let leader = Leader::begin(&cluster, "two");
+    until("the slot is emptied", || !serves(&first, old)).await;
+    for process in [&first, &second] {
+        assert!(!serves(process, old), "no other process has it");
+        assert!(serves(process, web) && serves(process, hand), "what is claimed stays, and what is not ours");
+    }
+    assert!(cluster.is_open("web-1"));
+    leader.end().await;
+}
