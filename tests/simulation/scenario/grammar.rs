@@ -5,20 +5,25 @@
 //! Invariant: a [`Scenario`] that exists names only pods, replicas and registries that it has.
 //! Absent on purpose: what the words mean (`steps`, `judge`).
 
+mod expectations;
+mod registries;
 mod values;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub(crate) use expectations::{CallWord, Expectation, GateWord, ListedWord, RequestWord, WriteWord};
+pub(crate) use registries::{
+    ActiveAs, AllWord, AnswersEach, AnswersSpec, Drains, GoneWord, Keys, Loses, Preloaded, RegistrySpec, StateWord, TargetName,
+};
 pub(crate) use values::{Bounds, Handles, Number, OneOrMore, Range, Shift, Span, SpanOrNever, written};
 
 use crate::world::pods::ContainerState;
-use crate::world::registry::Answer;
 
 /// One file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -49,150 +54,6 @@ pub(crate) struct ConfigSpec {
     pub(crate) registries: Option<Vec<Value>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) bindings: Option<Vec<Value>>,
-}
-
-/// How a registry behaves, or what a step changes of it and does at once; absent fields stay.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
-pub(crate) struct RegistrySpec {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) service: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) drains: Option<Drains>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) keys: Option<Keys>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) marks: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) gone_when: Option<GoneWord>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) active_after: Option<SpanOrNever>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) active_as: Option<ActiveAs>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) draining_after: Option<SpanOrNever>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) gone_after: Option<SpanOrNever>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) answers: Option<AnswersSpec>,
-    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-    pub(crate) capacity: Option<Option<usize>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) batch: Option<usize>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) latency: Option<Span>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) list_lag: Option<Span>,
-    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
-    pub(crate) duplicates: Option<Option<Span>>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) holds: Vec<Preloaded>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) adds: Vec<Preloaded>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) loses: Option<Loses>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) sets: BTreeMap<TargetName, StateWord>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Drains {
-    Explicitly,
-    ByDeregistering,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Keys {
-    Uid,
-    Address,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum GoneWord {
-    Draining,
-    Absent,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum ActiveAs {
-    Active,
-    Unused,
-}
-
-/// One word for all operations, or a word for some.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(untagged)]
-pub(crate) enum AnswersSpec {
-    All(Answer),
-    Each(AnswersEach),
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct AnswersEach {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) register: Option<Answer>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) drain: Option<Answer>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) deregister: Option<Answer>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) list: Option<Answer>,
-}
-
-/// A target that is there unasked.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct Preloaded {
-    pub(crate) address: IpAddr,
-    #[serde(default = "http_port")]
-    pub(crate) port: u16,
-    #[serde(default = "web")]
-    pub(crate) service: String,
-    #[serde(default)]
-    pub(crate) state: StateWord,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) uid: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) cluster: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum StateWord {
-    Initial,
-    #[default]
-    Active,
-    Unhealthy,
-    Draining,
-    Unused,
-}
-
-/// Everything, or these targets.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Loses {
-    All(AllWord),
-    These(Vec<TargetName>),
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum AllWord {
-    All,
-}
-
-/// `ADDRESS:PORT`, or the handle of the pod that owns the targets.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum TargetName {
-    Address(SocketAddr),
-    Handle(String),
 }
 
 /// One step: a time and one action.
@@ -487,116 +348,6 @@ pub(crate) struct ApiStep {
     pub(crate) applied: bool,
 }
 
-/// One thing that must be true.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
-pub(crate) struct Expectation {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) at: Option<Span>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) by: Option<Span>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) during: Option<Range>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) since: Option<Span>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) pod: Option<Handles>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) registry: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) service: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) gate: Option<OneOrMore<GateWord>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<OneOrMore<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) finalizer: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) exists: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) ready: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) managed: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) finalizers: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) claims: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) debts: Option<Number>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) targets: Option<BTreeMap<TargetName, OneOrMore<ListedWord>>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) nothing_else: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) count: Option<BTreeMap<StateWord, Number>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) calls: Option<BTreeMap<CallWord, Number>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) requests: Option<BTreeMap<RequestWord, Number>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) apart: Option<Apart>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) writes: Option<BTreeMap<WriteWord, Number>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) events: Option<BTreeMap<String, Number>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) metrics: Option<BTreeMap<String, Number>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) leader: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) order: Option<Vec<String>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) enum GateWord {
-    True,
-    False,
-    Unknown,
-    #[serde(rename = "absent")]
-    Absent,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum ListedWord {
-    Absent,
-    Initial,
-    Active,
-    Unhealthy,
-    Draining,
-    Unused,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum CallWord {
-    Register,
-    Drain,
-    Deregister,
-    Any,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum RequestWord {
-    Apply,
-    List,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum WriteWord {
-    Status,
-    Finalizer,
-    Adopt,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct Apart {
-    pub(crate) at_most: Span,
-}
-
 impl Scenario {
     /// Reads a file.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
@@ -642,12 +393,4 @@ fn is_one(number: &usize) -> bool {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
 fn is_false(flag: &bool) -> bool {
     !*flag
-}
-
-fn http_port() -> u16 {
-    8080
-}
-
-fn web() -> String {
-    "web".to_owned()
 }

@@ -5,26 +5,32 @@
 //! Invariant: a step that cannot be done (a name that is taken, a configuration that does not parse) is a failure of the scenario.
 //! Absent on purpose: what must be true afterwards (`judge`).
 
+mod check;
+mod registries;
+
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep::config::Configuration;
 use lockstep::names;
 use lockstep::pod::{ContainerPort, Owner, Phase};
-use lockstep::registry::{DrainKind, GoneWhen, Operation, TargetKeys};
-use lockstep::target::{PodKey, PodUid, ServiceId, TargetState};
+use lockstep::registry::{DrainKind, Operation};
+use lockstep::target::PodKey;
 use serde_json::{Value, json};
 
+pub(crate) use check::{check, known};
+use registries::{behaviour, change_registry, hold};
+pub(crate) use registries::{named, state_of};
+
 use super::grammar::{
-    ActiveAs, AnswersSpec, ApiStep, ConfigSpec, Create, Drains, GoneWord, Handles, Inject, Keys, Loses, NodeStep, OwnerKind, PhaseWord,
-    Preloaded, RegistrySpec, ReplicaDoes, ReplicaStep, RestartPolicy, Scenario, Sent, StateWord, Step, Taint, TargetName, Update,
-    WatchDoes, WatchStep,
+    ApiStep, ConfigSpec, Create, Handles, Inject, NodeStep, OwnerKind, PhaseWord, RegistrySpec, ReplicaDoes, ReplicaStep, RestartPolicy,
+    Scenario, Sent, Step, Taint, Update, WatchDoes, WatchStep,
 };
 use crate::world::pods::{Container, ContainerState, NewPod, Pod, PodId, Spec};
 use crate::world::record::{WriteKind, means};
-use crate::world::registry::{Answers, Behaviour, Held, SimRegistryState};
+use crate::world::registry::{Behaviour, SimRegistryState};
 use crate::world::{Agenda, ApiRule, Moment, Trap, Trigger, World, watch};
 
 /// The namespace of pods that name none.
@@ -73,129 +79,6 @@ impl Setting {
         });
         serde_json::to_string_pretty(&whole).expect("a value is always text")
     }
-}
-
-/// What a file says that no type can hold.
-pub(crate) fn check(scenario: &Scenario) -> Result<(), String> {
-    let mut handles: Vec<String> = Vec::new();
-    let mut last = Duration::ZERO;
-    if !(1..=3).contains(&scenario.replicas) {
-        return Err("replicas: 1 to 3".to_owned());
-    }
-    if scenario.steps.is_empty() || scenario.expect.is_empty() {
-        return Err("a scenario has steps and expectations".to_owned());
-    }
-    for (name, spec) in &scenario.registries {
-        let step_only =
-            spec.name.is_some() || spec.service.is_some() || !spec.adds.is_empty() || spec.loses.is_some() || !spec.sets.is_empty();
-        if step_only {
-            return Err(format!("registries.{name}: name, service, adds, loses and sets belong into a step"));
-        }
-        if spec.marks == Some(false) && spec.keys != Some(Keys::Address) {
-            return Err(format!("registries.{name}: `marks: false` needs `keys: address`"));
-        }
-    }
-    for (index, step) in scenario.steps.iter().enumerate() {
-        let at = |problem: String| format!("steps[{index}]: {problem}");
-        if step.at.0 < last {
-            return Err(at("steps must be in the order of time".to_owned()));
-        }
-        last = step.at.0;
-        check_step(step, scenario.replicas, &mut handles).map_err(at)?;
-    }
-    for (index, one) in scenario.expect.iter().enumerate() {
-        super::judge::check(one, &handles).map_err(|problem| format!("expect[{index}]: {problem}"))?;
-    }
-    Ok(())
-}
-
-fn check_step(step: &Step, replicas: usize, handles: &mut Vec<String>) -> Result<(), String> {
-    let actions = [
-        step.create.is_some(),
-        step.update.is_some(),
-        step.delete.is_some(),
-        step.final_delete.is_some(),
-        step.vanish.is_some(),
-        step.node.is_some(),
-        step.namespace.is_some(),
-        step.config.is_some(),
-        step.config_text.is_some(),
-        step.registry.is_some(),
-        step.replica.is_some(),
-        step.cut.is_some(),
-        step.watch.is_some(),
-        step.api.is_some(),
-        step.jump.is_some(),
-    ];
-    if actions.into_iter().filter(|given| *given).count() != 1 {
-        return Err("exactly one action".to_owned());
-    }
-    let pods = [
-        step.update.as_ref().map(|one| &one.pod),
-        step.delete.as_ref().map(|one| &one.pod),
-        step.final_delete.as_ref().map(|one| &one.pod),
-        step.vanish.as_ref().map(|one| &one.pod),
-    ];
-    for pod in pods.into_iter().flatten() {
-        known(pod, handles)?;
-    }
-    if let Some(create) = &step.create {
-        for (handle, _) in incarnations(create) {
-            if handles.contains(&handle) {
-                return Err(format!("pod {handle} is created twice; a handle is one incarnation"));
-            }
-            handles.push(handle);
-        }
-        if create.ip.is_some() && create.ips.is_some() {
-            return Err("either ip or ips".to_owned());
-        }
-    }
-    let names = [step.replica.as_ref().map(|one| &one.name), step.cut.as_ref().map(|one| &one.replica)];
-    for name in names.into_iter().flatten() {
-        let is_leader = name == "leader" && step.cut.is_none();
-        if !is_leader && !["a", "b", "c"][..replicas].contains(&name.as_str()) {
-            return Err(format!("no replica {name}"));
-        }
-    }
-    if let Some(spec) = &step.registry {
-        let fixed =
-            spec.drains.is_some() || spec.keys.is_some() || spec.marks.is_some() || spec.gone_when.is_some() || !spec.holds.is_empty();
-        if spec.name.is_none() || fixed {
-            return Err("a registry step has a name and changes neither drains, keys, marks, goneWhen nor holds".to_owned());
-        }
-    }
-    if let Some(one) = &step.replica {
-        let trap = one.before.is_some() != one.after.is_some();
-        let pause = one.what == Some(ReplicaDoes::Pause);
-        if one.what.is_some() == trap || (one.before.is_some() && one.after.is_some()) || pause != one.lasts.is_some() {
-            return Err("a replica step has `do`, or one of `before` and `after`; a pause has `for`".to_owned());
-        }
-    }
-    if let Some(one) = &step.watch {
-        let right = match one.what {
-            WatchDoes::Drop => one.pod.is_some() && one.lasts.is_some() && one.by.is_none(),
-            WatchDoes::Delay => one.by.is_some() && one.lasts.is_some() && one.pod.is_none(),
-            WatchDoes::Silence | WatchDoes::Expire => one.by.is_none() && one.lasts.is_none() && one.pod.is_none(),
-        };
-        if !right {
-            return Err("drop has pod and for, delay has by and for, silence and expire have nothing".to_owned());
-        }
-    }
-    let is_odd = |one: &ApiStep| (one.times.is_none() && one.lasts.is_none()) || matches!(trigger(one.to), Trigger::Change(_));
-    if step.api.as_ref().is_some_and(is_odd) {
-        return Err("an api step has `times`, `for` or both, and is about pod writes".to_owned());
-    }
-    Ok(())
-}
-
-/// Whether every pattern means at least one pod.
-pub(crate) fn known(pods: &Handles, handles: &[String]) -> Result<(), String> {
-    for pattern in &pods.0 {
-        if !handles.iter().any(|handle| means(pattern, handle)) {
-            return Err(format!("no pod {pattern}"));
-        }
-    }
-    if pods.0.is_empty() { Err("no pod is named".to_owned()) } else { Ok(()) }
 }
 
 /// The handles that a `create` makes, each with how far its address is counted up.
@@ -459,102 +342,6 @@ fn change_node(world: &mut World, step: &NodeStep) {
             None => {}
         }
     });
-}
-
-/// A behaviour with what a spec says changed.
-fn behaviour(mut behaviour: Behaviour, spec: &RegistrySpec) -> Behaviour {
-    if let Some(drains) = spec.drains {
-        behaviour.drains = match drains {
-            Drains::Explicitly => DrainKind::Explicit,
-            Drains::ByDeregistering => DrainKind::ByDeregistering,
-        };
-    }
-    if let Some(keys) = spec.keys {
-        behaviour.keys = if keys == Keys::Uid { TargetKeys::Uid } else { TargetKeys::Address };
-    }
-    behaviour.marks = spec.marks.unwrap_or(behaviour.marks);
-    if let Some(word) = spec.gone_when {
-        behaviour.gone_when = Some(if word == GoneWord::Draining { GoneWhen::Draining } else { GoneWhen::Absent });
-    }
-    behaviour.active_after = spec.active_after.map_or(behaviour.active_after, |one| one.0);
-    if let Some(word) = spec.active_as {
-        behaviour.active_as = if word == ActiveAs::Active { TargetState::Active } else { TargetState::Unused };
-    }
-    behaviour.draining_after = spec.draining_after.map_or(behaviour.draining_after, |one| one.0);
-    behaviour.gone_after = spec.gone_after.map_or(behaviour.gone_after, |one| one.0);
-    match spec.answers {
-        Some(AnswersSpec::All(answer)) => behaviour.answers = Answers::all(answer),
-        Some(AnswersSpec::Each(each)) => {
-            let ok = Answers::all(crate::world::registry::Answer::Ok);
-            behaviour.answers = Answers {
-                register: each.register.unwrap_or(ok.register),
-                drain: each.drain.unwrap_or(ok.drain),
-                deregister: each.deregister.unwrap_or(ok.deregister),
-                list: each.list.unwrap_or(ok.list),
-            };
-        }
-        None => {}
-    }
-    behaviour.capacity = spec.capacity.unwrap_or(behaviour.capacity);
-    behaviour.batch = spec.batch.unwrap_or(behaviour.batch);
-    behaviour.latency = spec.latency.map_or(behaviour.latency, |one| one.0);
-    behaviour.list_lag = spec.list_lag.map_or(behaviour.list_lag, |one| one.0);
-    behaviour.duplicates = spec.duplicates.map_or(behaviour.duplicates, |one| one.map(|one| one.0));
-    behaviour
-}
-
-fn change_registry(world: &mut World, spec: &RegistrySpec) {
-    let name: Arc<str> = Arc::from(spec.name.as_deref().unwrap_or("sim"));
-    let state = world.registries.entry(name.clone()).or_insert_with(|| SimRegistryState::new(Behaviour::default()));
-    state.behaviour = behaviour(state.behaviour.clone(), spec);
-    for one in &spec.adds {
-        hold(world, &name, one);
-    }
-    let service = ServiceId::new(name, spec.service.as_deref().unwrap_or("web"));
-    match &spec.loses {
-        Some(Loses::All(_)) => {
-            world.record.fault("registry lost its data");
-            world.lose(&service, |_| true);
-        }
-        Some(Loses::These(targets)) => {
-            world.record.fault("registry lost targets");
-            for target in targets {
-                let which = named(world, target);
-                world.lose(&service, which);
-            }
-        }
-        None => {}
-    }
-    for (target, word) in &spec.sets {
-        let which = named(world, target);
-        world.set_state(&service, state_of(*word), which);
-    }
-}
-
-/// Whether a target is the one that a story names.
-pub(crate) fn named(world: &World, target: &TargetName) -> impl Fn(&Held) -> bool + use<> {
-    let (address, uid): (Option<SocketAddr>, Option<PodUid>) = match target {
-        TargetName::Address(address) => (Some(*address), None),
-        TargetName::Handle(handle) => (None, world.pod_of_handle(handle).map(|id| world.pods[id].uid.clone())),
-    };
-    move |held| address == Some(held.address) || (uid.is_some() && held.owner == uid)
-}
-
-/// The state that a word means.
-pub(crate) fn state_of(word: StateWord) -> TargetState {
-    match word {
-        StateWord::Initial => TargetState::Initial,
-        StateWord::Active => TargetState::Active,
-        StateWord::Unhealthy => TargetState::Unhealthy,
-        StateWord::Draining => TargetState::Draining,
-        StateWord::Unused => TargetState::Unused,
-    }
-}
-
-fn hold(world: &mut World, registry: &Arc<str>, one: &Preloaded) {
-    let owner = one.uid.as_deref().zip(one.cluster.as_deref()).map(|(uid, cluster)| (PodUid::new(uid), Arc::from(cluster)));
-    let address = SocketAddr::new(one.address, one.port);
-    world.hold(&ServiceId::new(registry.clone(), one.service.as_str()), address, owner, state_of(one.state));
 }
 
 fn change_replica(world: &mut World, step: &ReplicaStep) {

@@ -5,23 +5,27 @@
 //! Invariant: judging changes nothing but the list of failures and the exceptions that must have been counted.
 //! Absent on purpose: expectations of one story (`judge`), the drain budget (`budget`).
 
+mod changes;
+mod letting_go;
+mod looks;
+
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep::config::{Ack, Binding, Configuration, Family, Mode, OnDrainTimeout, OnGateTimeout, Port};
+use lockstep::config::{Ack, Binding, Configuration, Mode, OnGateTimeout};
 use lockstep::names;
-use lockstep::pod::{Condition, ContainerPort, Labels, Phase, PodView};
+use lockstep::pod::{Condition, PodView};
 use lockstep::reconcile::cluster::{ConditionPatch, PodPatch, Presence};
-use lockstep::registry::{Change, DrainKind, GoneWhen, Operation, TargetKeys};
 use lockstep::target::{PodUid, ServiceId, TargetState};
 
-use super::pods::{Pod, PodId};
+use super::pods::PodId;
 use super::record::WriteKind;
-use super::registry::{Held, Seen, SimRegistryState, Track, at_address};
+use super::registry::{Seen, at_address};
 use super::{Moment, World};
 use crate::executor::ProcessId;
+pub(crate) use looks::{Looks, wants};
 
 /// What a product may take to act on what it was shown.
 const TO_ACT: Duration = Duration::from_secs(1);
@@ -293,216 +297,6 @@ impl World {
         })
     }
 
-    /// I2: the finalizer goes only once the registries have let go.
-    fn judge_finalizer(&mut self, process: ProcessId, id: PodId) {
-        let pod = &self.pods[id];
-        let handle = pod.handle.clone();
-        if pod.deletion.is_none() && !pod.is_terminal() {
-            self.fail("I2", format!("{handle}: the finalizer stays until the pod is deleted or has ended"), "it was taken off");
-            return;
-        }
-        let held = self.still_held(process, id);
-        if held.is_empty() {
-            return;
-        }
-        let owed = held.iter().all(|(service, address, _)| match address {
-            Some(address) => self.owes(service, *address, &pod.uid),
-            None => true,
-        });
-        let release = self.in_force().any(|one| {
-            let since = [pod.deleted_first, pod.ended].into_iter().flatten().map(|since| self.since(since)).max().unwrap_or_default();
-            one.registration.on_drain_timeout == OnDrainTimeout::Release && since >= one.registration.drain_timeout
-        });
-        let forced = self.in_force().any(|one| {
-            let limit = one.registration.force_timeout;
-            let leads = *self.lease.holder == *self.processes[process].name && self.since(self.lease_since) >= limit;
-            leads && pod.forced.is_some_and(|since| self.since(since) >= limit)
-        });
-        if owed && (release || forced) {
-            self.exceptions.use_one(if forced && !release { "ForceTimeout" } else { "any" }, id, process);
-            return;
-        }
-        let found: Vec<String> = held.into_iter().map(|(service, _, why)| format!("{service}: {why}")).collect();
-        let found = format!("{}{}", found.join("; "), if owed { "" } else { "; not among the debts" });
-        self.fail("I2", format!("{handle}: every registry was read to have let go before the finalizer goes"), found);
-    }
-
-    /// What of a pod the registries still hold, or were not read to have let go.
-    fn still_held(&self, process: ProcessId, id: PodId) -> Vec<(ServiceId, Option<SocketAddr>, String)> {
-        let pod = &self.pods[id];
-        let mut found = Vec::new();
-        for (service_id, address) in &pod.registered {
-            if let Some(why) = self.why_held(process, id, service_id, *address) {
-                found.push((service_id.clone(), Some(*address), why));
-            }
-        }
-        for claim in pod.claims.iter().filter(|claim| claim.observed) {
-            let Some(service) = self.registries.get(&claim.service.registry).and_then(|one| one.services.get(&claim.service.service))
-            else {
-                continue;
-            };
-            let stands =
-                service.targets.values().any(|held| held.address == claim.address && !self.counts_as_gone(pod, &claim.service, held.state));
-            if stands && !self.has_newer_owner(id, claim.address.ip()) && !self.was_read_as_gone(id, claim) {
-                found.push((claim.service.clone(), None, format!("{} still stands there", claim.address)));
-            }
-        }
-        found
-    }
-
-    fn why_held(&self, process: ProcessId, id: PodId, service_id: &ServiceId, address: SocketAddr) -> Option<String> {
-        let pod = &self.pods[id];
-        let registry = self.registries.get(&service_id.registry)?;
-        let service = registry.services.get(&service_id.service)?;
-        let track = registry.track(&service_id.service, &pod.uid, address);
-        let told = |track: &Track| track.absent || (track.deregistered && self.accepts(service_id));
-        if track.is_some_and(told) || self.is_inherited(process, id, service_id, address) {
-            return None;
-        }
-        let key = registry.behaviour.key(address, Some(&pod.uid));
-        let still = |held: &Held| !(self.counts_as_gone(pod, service_id, held.state) || self.is_hidden(registry, held));
-        if let Some(held) = service.targets.get(&key).filter(|held| held.owner.as_ref() == Some(&pod.uid) && still(held)) {
-            return Some(format!("{} is still held as {}", held.address, held.state.as_str()));
-        }
-        let newer = |held: &Held| {
-            let owner = held.owner.as_ref().and_then(|uid| self.pod_of_uid(uid));
-            owner.is_some_and(|owner| owner > id && self.pods[owner].is_live())
-        };
-        if registry.behaviour.keys == TargetKeys::Address && service.targets.get(&key).is_some_and(newer) {
-            return None;
-        }
-        let mine = |one: &Seen| one.owner.as_ref() == Some(&pod.uid) && one.address == address;
-        let shown = service.received.iter().rev().any(|listing| {
-            track.is_none_or(|track| listing.sent > track.answered.max(track.sent) && listing.sent_at >= track.answered_at)
-                && listing.snapshot.iter().filter(|one| mine(one)).all(|one| self.counts_as_gone(pod, service_id, one.state))
-        });
-        (!shown).then(|| format!("no answer after the last change showed that {address} is gone"))
-    }
-
-    /// Whether a live pod that has the address claims the same target, so that whatever stands there is worked off from its claim.
-    /// It may have ended, or moved, without the process having been shown that; its claim stays its own to work off.
-    fn is_inherited(&self, process: ProcessId, id: PodId, service: &ServiceId, address: SocketAddr) -> bool {
-        let by_address = self.registries.get(&service.registry).is_some_and(|one| one.behaviour.keys == TargetKeys::Address);
-        let claims = |pod: &Pod| pod.claims.iter().any(|claim| claim.service == *service && claim.address == address && !claim.observed);
-        let shown = &self.processes[process].shown;
-        let is_live = |of: PodId, pod: &Pod| pod.is_live() || (self.seeded && shown.get(&of).is_some_and(Shown::is_live));
-        let seen_there = |of: PodId| self.seeded && shown.get(&of).is_some_and(|shown| shown.view.addresses.contains(&address.ip()));
-        let is_there = |of: PodId, pod: &Pod| pod.ips.contains(&address.ip()) || seen_there(of);
-        let heir = |(of, pod): (PodId, &Pod)| of != id && is_there(of, pod) && claims(pod) && is_live(of, pod);
-        by_address && self.pods.iter().enumerate().any(heir)
-    }
-
-    /// Whether the last listing that was asked for after the pod's end, if any, did not show its observed target any more: the other
-    /// controller may have put it there since, and nobody could know.
-    fn was_read_as_gone(&self, id: PodId, claim: &Claim) -> bool {
-        let pod = &self.pods[id];
-        let Some(end) = [pod.deleted_first, pod.ended].into_iter().flatten().map(|one| one.at).min().filter(|_| self.seeded) else {
-            return false;
-        };
-        let registry = self.registries.get(&claim.service.registry);
-        let Some(service) = registry.and_then(|one| one.services.get(&claim.service.service)) else { return false };
-        let last = service.received.iter().filter(|listing| listing.sent_at >= end).max_by_key(|listing| listing.sent);
-        let gone = |one: &Seen| self.counts_as_gone(pod, &claim.service, one.state);
-        last.is_some_and(|listing| at_address(&listing.snapshot, claim.address).iter().all(gone))
-    }
-
-    /// Whether nobody could know that it is held: a change was done once more, or listings show the past.
-    fn is_hidden(&self, registry: &SimRegistryState, held: &Held) -> bool {
-        self.seeded && (held.repeated || registry.keeps_history)
-    }
-
-    /// Whether a successful send is an acknowledgement in that service.
-    fn accepts(&self, service: &ServiceId) -> bool {
-        self.in_force().any(|one| one.bindings.iter().any(|binding| binding.service == *service && binding.ack == Ack::Accepted))
-    }
-
-    fn counts_as_gone(&self, pod: &Pod, service: &ServiceId, state: TargetState) -> bool {
-        let when = self.registries.get(&service.registry).map(|one| one.behaviour.gone_when());
-        when == Some(GoneWhen::Draining) && state == TargetState::Draining && self.containers_gone(pod)
-    }
-
-    fn has_newer_owner(&self, id: PodId, ip: IpAddr) -> bool {
-        self.pods[id + 1..].iter().any(|pod| pod.is_live() && pod.ips.contains(&ip))
-    }
-
-    /// A6, second part: no claim is dropped while its target is held.
-    fn judge_dropped(&mut self, process: ProcessId, id: PodId, condition: &ConditionPatch) {
-        let now = Condition { status: condition.status, reason: String::new(), message: condition.message.clone(), since: None };
-        let kept = claims_of(Some(&now));
-        let pod = &self.pods[id];
-        let mut found = Vec::new();
-        for claim in pod.claims.iter().filter(|claim| !kept.contains(claim)) {
-            let Some(service) = self.registries.get(&claim.service.registry).and_then(|one| one.services.get(&claim.service.service))
-            else {
-                continue;
-            };
-            let here =
-                |held: &&super::registry::Held| held.address == claim.address && !self.counts_as_gone(pod, &claim.service, held.state);
-            let held = if claim.observed {
-                service.targets.values().filter(here).any(|held| held.state != TargetState::Draining)
-                    && !self.has_newer_owner(id, claim.address.ip())
-                    && !self.was_read_as_gone(id, claim)
-            } else {
-                let registry = &self.registries[&claim.service.registry];
-                let holds = |held: &Held| here(&held) && !self.is_hidden(registry, held);
-                service.held_by(&pod.uid).any(holds)
-            };
-            let held = held
-                && !self.is_inherited(process, id, &claim.service, claim.address)
-                && !self.owes(&claim.service, claim.address, &pod.uid);
-            if held {
-                found.push(claim.to_string());
-            }
-        }
-        if !found.is_empty() {
-            let handle = pod.handle.clone();
-            self.fail("A6", format!("{handle}: no claim is dropped while its target is held"), found.join(", "));
-        }
-    }
-
-    /// A1 to A4 and A6 to A8, as far as they speak of a change; called just before it is done.
-    pub(super) fn judge_change(&mut self, process: ProcessId, id: &ServiceId, change: &Change) {
-        let what = format!("{} of {} in {id}", change.operation.as_str(), change.address);
-        self.judge_lease(process, &what);
-        let pod = self.pod_of_uid(&change.uid);
-        if let Some(pod) = pod {
-            self.judge_released(process, pod, &what);
-        }
-        self.count_change(pod, change);
-        self.judge_foreign(id, change, &what);
-        self.judge_live(process, id, change, &what);
-        self.judge_budget(process, id, change);
-        if change.operation == Operation::Register {
-            let wanted = |claim: &Claim| claim.service == *id && claim.address == change.address && !claim.observed;
-            if !pod.is_some_and(|pod| self.pods[pod].claims.iter().any(wanted)) {
-                let found = pod.map_or_else(|| format!("no pod has the UID {}", change.uid), |pod| format!("{:?}", self.lines(pod)));
-                self.fail("A6", format!("{what}: among the pod's claims"), found);
-            }
-        }
-        let now = self.now;
-        let registry = self.registries.get(&id.registry);
-        let flying =
-            registry.and_then(|registry| registry.track(&id.service, &change.uid, change.address)).and_then(|track| track.in_flight);
-        if flying.is_some_and(|(_, until)| now < until) {
-            self.fail("A7", format!("{what}: sent after the previous change of it was answered"), "that one is still under way");
-        }
-    }
-
-    /// Which case of the table of pods a change belongs to.
-    fn count_change(&mut self, pod: Option<PodId>, change: &Change) {
-        let Some(pod) = pod.map(|pod| &self.pods[pod]).filter(|_| change.operation != Operation::Register) else { return };
-        let row = if pod.is_live() {
-            "not serving: drained"
-        } else if pod.forced.is_some() && !pod.reported_gone() {
-            "forced deletion"
-        } else if self.containers_gone(pod) {
-            "containers gone: deregistered"
-        } else {
-            "deleted, containers running: drained or deregistered"
-        };
-        self.record.row(row);
-    }
-
     /// Which case of the table of pods a write belongs to.
     fn count_write(&mut self, patch: &PodPatch) {
         if patch.finalizer == Some(Presence::Absent) {
@@ -516,63 +310,6 @@ impl World {
                 "PortNotFound" | "NoMatchingAddress" => self.record.row("no such port or address"),
                 _ => {}
             }
-        }
-    }
-
-    fn lines(&self, id: PodId) -> Vec<String> {
-        self.pods[id].claims.iter().map(Claim::to_string).collect()
-    }
-
-    /// A1: foreign targets and observed services are never touched, and a drain goes only where there is one.
-    fn judge_foreign(&mut self, id: &ServiceId, change: &Change, what: &str) {
-        let held = self.meant_target(id, change);
-        let (drains, marks) = {
-            let behaviour = self.service(id).0;
-            (behaviour.drains, behaviour.marks)
-        };
-        let unknowable = change.operation == Operation::Register && !marks;
-        let ours = |cluster: &Option<Arc<str>>| cluster.as_ref().is_some_and(|cluster| self.in_force().any(|one| one.cluster == *cluster));
-        let exclusive = self.in_force().any(|one| one.bindings.iter().any(|binding| binding.service == *id && binding.exclusive));
-        let foreign = held.is_some_and(|held| !ours(&held.cluster)) && !unknowable && !exclusive;
-        let observed = self.in_force().all(|one| {
-            let mut here = one.bindings.iter().filter(|binding| binding.service == *id).peekable();
-            here.peek().is_some() && here.all(|binding| binding.mode == Mode::Observe)
-        });
-        if foreign {
-            self.fail("A1", "no change names a foreign target", what);
-        }
-        if observed {
-            self.fail("A1", "no change goes to a service that is observed", what);
-        }
-        if change.operation == Operation::Drain && drains == DrainKind::ByDeregistering {
-            self.fail("A1", "no drain goes to a registry that drains by deregistering", what);
-        }
-    }
-
-    /// A2 and A3: a live pod's target is not taken out under it.
-    fn judge_live(&mut self, process: ProcessId, id: &ServiceId, change: &Change, what: &str) {
-        if change.operation == Operation::Register {
-            return;
-        }
-        let Some(held) = self.meant_target(id, change) else { return };
-        let Some(owner) = held.owner.as_ref().and_then(|uid| self.pod_of_uid(uid)) else { return };
-        let pod = &self.pods[owner];
-        if !pod.is_live() || self.is_node_lost(pod) || !self.in_force().all(|one| wants(one, pod, id, held.address)) {
-            return;
-        }
-        let shown = self.processes[process].shown.get(&owner).filter(|_| self.seeded);
-        if shown.is_some_and(|shown| !self.in_force().all(|one| shown.looks().wants(one, id, held.address))) {
-            return;
-        }
-        let handle = pod.handle.clone();
-        if let (true, Some(since)) = (pod.containers_ready.status, pod.ready_since) {
-            let shown = self.processes[process].shown.get(&owner).filter(|shown| shown.ready.0 == pod.ready_version);
-            let known = if self.seeded { shown.map(|shown| shown.ready.1) } else { Some(since.at) };
-            if known.is_some_and(|known| self.now > known + TO_ACT + self.watch_delay()) {
-                self.fail("A2", format!("the target of {handle}, which is live and ready, stays"), what);
-            }
-        } else if pod.spec.gated && pod.gate.as_ref().is_some_and(|gate| gate.status) {
-            self.fail("A3", format!("the gate of {handle}, which is not ready, is False first"), what);
         }
     }
 
@@ -615,73 +352,4 @@ impl Exceptions {
             self.fresh.push((reason, process));
         }
     }
-}
-
-/// A pod, as far as bindings ask.
-pub(crate) struct Looks<'a> {
-    namespace: &'a str,
-    labels: &'a Labels,
-    ips: &'a [IpAddr],
-    ports: Vec<&'a ContainerPort>,
-}
-
-impl Shown {
-    /// As the process was last shown it.
-    pub(crate) fn looks(&self) -> Looks<'_> {
-        let view = &self.view;
-        Looks { namespace: &view.key.namespace, labels: &view.labels, ips: &view.addresses, ports: view.ports.iter().collect() }
-    }
-
-    /// Whether it was live when the process was last shown it.
-    pub(crate) fn is_live(&self) -> bool {
-        self.view.deletion.is_none() && !matches!(self.view.phase, Phase::Succeeded | Phase::Failed)
-    }
-
-    /// Its claims of a service when the process was last shown it.
-    pub(crate) fn claims_in(&self, service: &ServiceId) -> bool {
-        claims_of(self.view.claims.as_ref()).iter().any(|claim| claim.service == *service && !claim.observed)
-    }
-}
-
-impl Pod {
-    /// As it truly is.
-    pub(crate) fn looks(&self) -> Looks<'_> {
-        let ports = self.containers.iter().filter(|one| one.counts()).flat_map(|one| &one.ports).collect();
-        Looks { namespace: &self.key.namespace, labels: &self.view.labels, ips: &self.ips, ports }
-    }
-}
-
-impl<'a> Looks<'a> {
-    /// The bindings of a configuration that select it.
-    pub(crate) fn bindings<'c>(&self, configuration: &'c Configuration) -> impl Iterator<Item = &'c Binding> + use<'a, 'c> {
-        let (namespace, labels) = (self.namespace, self.labels);
-        configuration.bindings.iter().filter(move |binding| binding.selects(namespace, |key| labels.get(key)))
-    }
-
-    /// Where the target of a binding is on it.
-    pub(crate) fn target(&self, binding: &Binding) -> Option<SocketAddr> {
-        let ip = match binding.family {
-            Family::Auto => self.ips.first(),
-            Family::Ipv4 => self.ips.iter().find(|ip| ip.is_ipv4()),
-            Family::Ipv6 => self.ips.iter().find(|ip| ip.is_ipv6()),
-        };
-        Some(SocketAddr::new(*ip?, self.port(binding)?))
-    }
-
-    fn wants(&self, configuration: &Configuration, service: &ServiceId, address: SocketAddr) -> bool {
-        let here = |binding: &Binding| binding.service == *service && self.port(binding) == Some(address.port());
-        self.ips.contains(&address.ip()) && self.bindings(configuration).any(here)
-    }
-
-    fn port(&self, binding: &Binding) -> Option<u16> {
-        match &binding.port {
-            Port::Number(number) => Some(*number),
-            Port::Name(name) => self.ports.iter().find(|port| port.name.as_ref() == Some(name)).map(|port| port.number),
-        }
-    }
-}
-
-/// Whether a configuration wants that target of a pod in that service.
-pub(crate) fn wants(configuration: &Configuration, pod: &Pod, service: &ServiceId, address: SocketAddr) -> bool {
-    pod.looks().wants(configuration, service, address)
 }
