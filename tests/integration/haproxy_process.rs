@@ -12,6 +12,8 @@ use tokio::time::Instant;
 
 /// Where Debian puts it.
 const PROGRAM: &str = "/usr/sbin/haproxy";
+/// Runs a program as the first of its process namespace; what it has started ends with it.
+const CONTAINER: [&str; 4] = ["unshare", "--pid", "--fork", "--kill-child"];
 /// Longer than it takes to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -19,22 +21,36 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Haproxy {
     folder: TempDir,
     config: String,
-    mode: &'static str,
+    how: How,
     child: Child,
+}
+
+/// How it is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Plain,
+    Mastered,
+    Contained,
 }
 
 impl Haproxy {
     /// Starts one with `sections` behind the usual defaults; `FOLDER` in them means its folder. Its socket has `level admin`.
     pub(crate) fn start(sections: &str) -> Self {
-        Self::launch(sections, "-db")
+        Self::launch(sections, How::Plain)
     }
 
     /// The same with a master, which takes a signal to reload.
     pub(crate) fn start_mastered(sections: &str) -> Self {
-        Self::launch(sections, "-W")
+        Self::launch(sections, How::Mastered)
     }
 
-    fn launch(sections: &str, mode: &'static str) -> Self {
+    /// The same with a process namespace of its own, as in a container; `None` where that may not be made.
+    pub(crate) fn start_contained(sections: &str) -> Option<Self> {
+        let may = Command::new(CONTAINER[0]).args(&CONTAINER[1..]).arg("true").status().is_ok_and(|status| status.success());
+        may.then(|| Self::launch(sections, How::Contained))
+    }
+
+    fn launch(sections: &str, how: How) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = format!(
             "global\n stats socket FOLDER/admin level admin expose-fd listeners\n stats socket FOLDER/weak level user\n server-state-file FOLDER/state\n\
@@ -42,8 +58,8 @@ impl Haproxy {
              {sections}\n"
         );
         let config = config.replace("FOLDER", folder.path().to_str().unwrap());
-        let child = launch(folder.path(), &config, mode);
-        let one = Self { folder, config, mode, child };
+        let child = launch(folder.path(), &config, how);
+        let one = Self { folder, config, how, child };
         one.wait();
         one
     }
@@ -116,7 +132,7 @@ impl Haproxy {
 
     /// Starts it again.
     pub(crate) fn resume(&mut self) {
-        self.child = launch(self.folder.path(), &self.config, self.mode);
+        self.child = launch(self.folder.path(), &self.config, self.how);
         self.wait();
     }
 
@@ -135,10 +151,14 @@ impl Drop for Haproxy {
     }
 }
 
-fn launch(folder: &Path, config: &str, mode: &str) -> Child {
+fn launch(folder: &Path, config: &str, how: How) -> Child {
     let file: PathBuf = folder.join("haproxy.cfg");
     std::fs::write(&file, config).unwrap();
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(if how == How::Contained { CONTAINER[0] } else { PROGRAM });
+    if how == How::Contained {
+        command.args(&CONTAINER[1..]).arg(PROGRAM);
+    }
+    let mode = if how == How::Mastered { "-W" } else { "-db" };
     command.args([mode, "-f"]).arg(file).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("Debian's haproxy is installed")
 }

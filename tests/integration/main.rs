@@ -36,6 +36,7 @@ mod registry_conformance_grounds;
 mod registry_consul;
 mod registry_ground;
 mod registry_haproxy;
+mod registry_haproxy_instances;
 mod registry_haproxy_slots;
 mod registry_http;
 mod registry_openapi;

@@ -11,7 +11,6 @@ use lockstep::config::{HaproxyBackend, HaproxyConfig, Servers};
 use lockstep::registry::haproxy::Haproxy as Driver;
 use lockstep::registry::{CallError, Change, ChangeError, Listing, Operation, Registry};
 use lockstep::target::{PodKey, PodUid, TargetState};
-use prometheus_client::metrics::gauge::Gauge;
 use rstest::rstest;
 use tokio::time::Instant;
 
@@ -252,127 +251,6 @@ impl Drop for Answering {
             thread.join().unwrap();
         }
     }
-}
-
-#[tokio::test]
-async fn every_process_must_acknowledge() {
-    let (first, mut second) = (Haproxy::start(ROUND), Haproxy::start(ROUND));
-    let out = Gauge::default();
-    let driver = open(vec![first.address(), second.address()], &[("web", DYNAMIC)], Duration::from_millis(500)).showing(out.clone());
-    let ((_kept, stays), (_gone, goes)) = (endpoint(), endpoint());
-    for address in [stays, goes] {
-        tell(&driver, Operation::Register, address).await.unwrap();
-        until(&driver, address, Some(TargetState::Active)).await;
-    }
-    assert!(second.ask("show servers state web").contains(&format!(":{}", stays.port())), "both have it");
-
-    second.stop();
-    let refused = driver.apply("web", &[change(Operation::Drain, stays)]).await;
-    assert!(matches!(refused, Err(CallError::Unavailable(_))), "one cannot be reached: {refused:?}");
-    // Counted out after its time, as long as the other acknowledges.
-    until(&driver, stays, Some(TargetState::Active)).await;
-    assert_eq!(out.get(), 1, "and shown");
-    let (_late, comes) = endpoint();
-    tell(&driver, Operation::Deregister, goes).await.unwrap();
-    tell(&driver, Operation::Register, comes).await.unwrap();
-    until(&driver, goes, None).await;
-    until(&driver, comes, Some(TargetState::Active)).await;
-
-    // It returns with what it had before, as from a state that is old, and is made like the other before it counts.
-    second.resume();
-    let old = format!("lockstep:here:shop:web-1:u{}:127.0.0.1:{}", goes.port(), goes.port());
-    second.ask(&format!("add server web/{old} {goes} weight 100; set server web/{old} state ready"));
-    let begun = Instant::now();
-    loop {
-        let listed = driver.list("web", None).await;
-        let servers = second.ask("show servers state web");
-        let has = |address: SocketAddr| servers.contains(&format!(":{}", address.port()));
-        if listed.is_ok() && has(stays) && has(comes) && !has(goes) {
-            break;
-        }
-        assert!(begun.elapsed() < PATIENCE, "the second has {servers}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    until(&driver, comes, Some(TargetState::Active)).await;
-    let listing = driver.list("web", None).await.unwrap();
-    assert_eq!((state(&listing, goes), out.get()), (None, 0));
-}
-
-/// A name that means two addresses: one process answers at first, the other is started later and has what the first has.
-#[tokio::test]
-async fn a_process_that_comes_behind_a_name_is_made_like_the_others() {
-    let Some(port) = port_of_both_families() else {
-        eprintln!("left out: localhost does not mean 127.0.0.1 and ::1 here");
-        return;
-    };
-    let at = |address: &str| Haproxy::start(&format!("global\n stats socket {address}:{port} level admin\ndefaults\n mode http\n{ROUND}"));
-    let first = at("127.0.0.1");
-    let driver = open(vec![format!("localhost:{port}")], &[("web", DYNAMIC)], Duration::from_millis(100));
-    let (_listener, address) = endpoint();
-    // The other address is counted out soon, since nobody is there.
-    let begun = Instant::now();
-    while driver.apply("web", &[change(Operation::Register, address)]).await.is_err() {
-        assert!(begun.elapsed() < PATIENCE, "the address without a process still counts");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    until(&driver, address, Some(TargetState::Active)).await;
-    let mut second = at("[::1]");
-    let begun = Instant::now();
-    while !second.ask("show servers state web").contains("lockstep:") {
-        let _ = driver.list("web", None).await;
-        assert!(begun.elapsed() < PATIENCE, "it is left without the server");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    until(&driver, address, Some(TargetState::Active)).await;
-    // And it may go again.
-    second.stop();
-    until(&driver, address, Some(TargetState::Active)).await;
-    tell(&driver, Operation::Deregister, address).await.unwrap();
-    until(&driver, address, None).await;
-    drop(first);
-}
-
-/// A pod of a StatefulSet that is down has no name: the others go on without it.
-#[tokio::test]
-async fn a_name_that_cannot_be_looked_up_is_counted_out() {
-    let process = Haproxy::start(&format!("defaults\n mode http\n{ROUND}"));
-    // No resolver is asked for a label of more than 63 letters.
-    let nowhere = format!("{}.invalid:9999", "x".repeat(64));
-    let driver = open(vec![nowhere.clone(), process.address()], &[("web", DYNAMIC)], Duration::from_millis(100));
-    let (_listener, address) = endpoint();
-    let first = driver.apply("web", &[change(Operation::Register, address)]).await;
-    let told = format!("{:?}", first.expect_err("it counts until its time is over"));
-    assert!(told.contains(&nowhere[..60]), "{told}");
-    let begun = Instant::now();
-    while driver.apply("web", &[change(Operation::Register, address)]).await.is_err() {
-        assert!(begun.elapsed() < PATIENCE, "a name without an address still counts");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    until(&driver, address, Some(TargetState::Active)).await;
-}
-
-/// A port that is free on both, where `localhost` means both.
-fn port_of_both_families() -> Option<u16> {
-    use std::net::ToSocketAddrs;
-    let both = ("localhost", 0).to_socket_addrs().ok()?.collect::<Vec<_>>();
-    if !both.iter().any(SocketAddr::is_ipv4) || !both.iter().any(SocketAddr::is_ipv6) {
-        return None;
-    }
-    let port = free_port().port();
-    TcpListener::bind(("::1", port)).ok().map(|_| port)
-}
-
-#[tokio::test]
-async fn a_reload_of_one_of_two_is_made_good() {
-    let (first, second) = (Haproxy::start(ROUND), Haproxy::start_mastered(ROUND));
-    let driver = open(vec![first.address(), second.address()], &[("web", DYNAMIC)], Duration::from_secs(30));
-    let (_listener, address) = endpoint();
-    tell(&driver, Operation::Register, address).await.unwrap();
-    until(&driver, address, Some(TargetState::Active)).await;
-    second.reload();
-    assert!(!second.ask("show servers state web").contains("lockstep:"), "a reload loses dynamic servers");
-    until(&driver, address, Some(TargetState::Active)).await;
-    assert!(second.ask("show servers state web").contains("lockstep:"), "and they are put back");
 }
 
 #[tokio::test]

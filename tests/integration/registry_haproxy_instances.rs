@@ -1,0 +1,290 @@
+//! Several HAProxy processes of one registry: all must acknowledge, some are away, come back, are started anew or leave the name.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use lockstep::registry::haproxy::Haproxy as Driver;
+use lockstep::registry::{CallError, Operation, Registry};
+use lockstep::target::TargetState;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::time::Instant;
+
+use crate::haproxy_process::{Haproxy, free_port};
+use crate::registry_haproxy::{DYNAMIC, PATIENCE, ROUND, SLOTS, TEMPLATE, change, endpoint, open, state, tell, until};
+
+/// The name that the hosts file of a test gives its processes.
+const NAME: &str = "haproxy.test";
+/// Where the test that runs another one tells it of that file.
+const HOSTS: &str = "LOCKSTEP_TEST_HOSTS";
+
+#[tokio::test]
+async fn every_process_must_acknowledge() {
+    let (first, mut second) = (Haproxy::start(ROUND), Haproxy::start(ROUND));
+    let out = Gauge::default();
+    let driver = open(vec![first.address(), second.address()], &[("web", DYNAMIC)], Duration::from_millis(500)).showing(out.clone());
+    let ((_kept, stays), (_gone, goes)) = (endpoint(), endpoint());
+    for address in [stays, goes] {
+        tell(&driver, Operation::Register, address).await.unwrap();
+        until(&driver, address, Some(TargetState::Active)).await;
+    }
+    assert!(second.ask("show servers state web").contains(&format!(":{}", stays.port())), "both have it");
+
+    second.stop();
+    let refused = driver.apply("web", &[change(Operation::Drain, stays)]).await;
+    assert!(matches!(refused, Err(CallError::Unavailable(_))), "one cannot be reached: {refused:?}");
+    // Counted out after its time, as long as the other acknowledges.
+    until(&driver, stays, Some(TargetState::Active)).await;
+    assert_eq!(out.get(), 1, "and shown");
+    let (_late, comes) = endpoint();
+    tell(&driver, Operation::Deregister, goes).await.unwrap();
+    tell(&driver, Operation::Register, comes).await.unwrap();
+    until(&driver, goes, None).await;
+    until(&driver, comes, Some(TargetState::Active)).await;
+
+    // It returns with what it had before, as from a state that is old, and is made like the other before it counts.
+    second.resume();
+    let old = format!("lockstep:here:shop:web-1:u{}:127.0.0.1:{}", goes.port(), goes.port());
+    second.ask(&format!("add server web/{old} {goes} weight 100; set server web/{old} state ready"));
+    let begun = Instant::now();
+    loop {
+        let listed = driver.list("web", None).await;
+        let servers = second.ask("show servers state web");
+        let has = |address: SocketAddr| servers.contains(&format!(":{}", address.port()));
+        if listed.is_ok() && has(stays) && has(comes) && !has(goes) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the second has {servers}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    until(&driver, comes, Some(TargetState::Active)).await;
+    let listing = driver.list("web", None).await.unwrap();
+    assert_eq!((state(&listing, goes), out.get()), (None, 0));
+}
+
+/// A name that means two addresses: one process answers at first, the other is started later and has what the first has.
+#[tokio::test]
+async fn a_process_that_comes_behind_a_name_is_made_like_the_others() {
+    let Some(port) = port_of_both_families() else {
+        eprintln!("left out: localhost does not mean 127.0.0.1 and ::1 here");
+        return;
+    };
+    let at = |address: &str| Haproxy::start(&format!("global\n stats socket {address}:{port} level admin\ndefaults\n mode http\n{ROUND}"));
+    let first = at("127.0.0.1");
+    let driver = open(vec![format!("localhost:{port}")], &[("web", DYNAMIC)], Duration::from_millis(100));
+    let (_listener, address) = endpoint();
+    // The other address is counted out soon, since nobody is there.
+    let begun = Instant::now();
+    while driver.apply("web", &[change(Operation::Register, address)]).await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "the address without a process still counts");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    until(&driver, address, Some(TargetState::Active)).await;
+    let mut second = at("[::1]");
+    let begun = Instant::now();
+    while !second.ask("show servers state web").contains("lockstep:") {
+        let _ = driver.list("web", None).await;
+        assert!(begun.elapsed() < PATIENCE, "it is left without the server");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    until(&driver, address, Some(TargetState::Active)).await;
+    // And it may go again.
+    second.stop();
+    until(&driver, address, Some(TargetState::Active)).await;
+    tell(&driver, Operation::Deregister, address).await.unwrap();
+    until(&driver, address, None).await;
+    drop(first);
+}
+
+/// A pod of a StatefulSet that is down has no name: the others go on without it.
+#[tokio::test]
+async fn a_name_that_cannot_be_looked_up_is_counted_out() {
+    let process = Haproxy::start(&format!("defaults\n mode http\n{ROUND}"));
+    // No resolver is asked for a label of more than 63 letters.
+    let nowhere = format!("{}.invalid:9999", "x".repeat(64));
+    let driver = open(vec![nowhere.clone(), process.address()], &[("web", DYNAMIC)], Duration::from_millis(100));
+    let (_listener, address) = endpoint();
+    let first = driver.apply("web", &[change(Operation::Register, address)]).await;
+    let told = format!("{:?}", first.expect_err("it counts until its time is over"));
+    assert!(told.contains(&nowhere[..60]), "{told}");
+    let begun = Instant::now();
+    while driver.apply("web", &[change(Operation::Register, address)]).await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "a name without an address still counts");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    until(&driver, address, Some(TargetState::Active)).await;
+}
+
+/// A port that is free on both, where `localhost` means both.
+fn port_of_both_families() -> Option<u16> {
+    use std::net::ToSocketAddrs;
+    let both = ("localhost", 0).to_socket_addrs().ok()?.collect::<Vec<_>>();
+    if !both.iter().any(SocketAddr::is_ipv4) || !both.iter().any(SocketAddr::is_ipv6) {
+        return None;
+    }
+    let port = free_port().port();
+    TcpListener::bind(("::1", port)).ok().map(|_| port)
+}
+
+#[tokio::test]
+async fn a_reload_of_one_of_two_is_made_good() {
+    let (first, second) = (Haproxy::start(ROUND), Haproxy::start_mastered(ROUND));
+    let driver = open(vec![first.address(), second.address()], &[("web", DYNAMIC)], Duration::from_secs(30));
+    let (_listener, address) = endpoint();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    second.reload();
+    assert!(!second.ask("show servers state web").contains("lockstep:"), "a reload loses dynamic servers");
+    until(&driver, address, Some(TargetState::Active)).await;
+    assert!(second.ask("show servers state web").contains("lockstep:"), "and they are put back");
+}
+
+/// In a container each new HAProxy has the id of the last one, so it takes more to know that it has forgotten something.
+#[tokio::test]
+async fn a_restart_that_keeps_the_process_id_is_a_restart() {
+    let Some(mut second) = Haproxy::start_contained(SLOTS) else {
+        eprintln!("left out: a process namespace may not be made here");
+        return;
+    };
+    let first = Haproxy::start(SLOTS);
+    let driver = open(vec![first.address(), second.address()], &[("web", TEMPLATE)], Duration::from_secs(30));
+    let ((_one, stays), (_two, goes)) = (endpoint(), endpoint());
+    for address in [stays, goes] {
+        tell(&driver, Operation::Register, address).await.unwrap();
+        until(&driver, address, Some(TargetState::Active)).await;
+    }
+    second.save_state();
+    tell(&driver, Operation::Deregister, goes).await.unwrap();
+    until(&driver, goes, None).await;
+    // Its start is known by the second.
+    let begun = Instant::now();
+    while second.ask("show info").contains("Uptime_sec: 0") {
+        assert!(begun.elapsed() < PATIENCE, "it does not grow older");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    second.stop();
+    second.resume();
+    assert!(second.ask("show info").contains("\nPid: 1\n"));
+    let has = |process: &Haproxy, address: SocketAddr| process.ask("show servers state web").contains(&address.ip().to_string());
+    assert!(has(&second, goes), "the state file brings it back");
+    let listing = driver.list("web", None).await.unwrap();
+    assert_eq!(state(&listing, goes), None);
+    assert_eq!(state(&driver.list("web", None).await.unwrap(), goes), None, "nor did another process get it");
+    until(&driver, stays, Some(TargetState::Active)).await;
+}
+
+#[tokio::test]
+async fn what_an_operator_has_parked_is_not_put_into_use_elsewhere() {
+    let (first, mut second) = (Haproxy::start(ROUND), Haproxy::start(ROUND));
+    let driver = open(vec![first.address(), second.address()], &[("web", DYNAMIC)], Duration::from_secs(30));
+    let (_listener, address) = endpoint();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    let name = server_of(&first);
+    first.ask(&format!("set server web/{name} state maint"));
+    second.stop();
+    second.resume();
+    until(&driver, address, Some(TargetState::Unused)).await;
+    assert!(second.ask("show servers state web").contains(&name), "it is put back there");
+    for _ in 0..3 {
+        assert_eq!(state(&driver.list("web", None).await.unwrap(), address), Some(TargetState::Unused));
+    }
+    // As it was before: once it is let go on in both, it is in use.
+    for process in [&first, &second] {
+        assert_eq!(process.ask(&format!("set server web/{name} state ready")).trim(), "");
+    }
+    until(&driver, address, Some(TargetState::Active)).await;
+}
+
+/// The name of the dynamic server.
+fn server_of(process: &Haproxy) -> String {
+    let state = process.ask("show servers state web");
+    state.split(' ').find(|word| word.starts_with("lockstep:")).expect("there is one").to_owned()
+}
+
+/// HAProxy loses it at a reload; when it is put back, nobody waits for it, and it must not wait for somebody.
+#[tokio::test]
+async fn what_is_on_its_way_in_or_out_is_said_to_be_unfinished() {
+    let process = Haproxy::start_mastered(ROUND);
+    let driver = open(vec![process.address()], &[("web", DYNAMIC)], Duration::from_secs(30));
+    let (_listener, address) = endpoint();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    assert!(driver.list("web", None).await.unwrap().unfinished);
+    until_finished(&driver, address, Some(TargetState::Active)).await;
+    process.reload();
+    assert!(!driver.list("web", None).await.unwrap().unfinished, "it is lost");
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until_finished(&driver, address, Some(TargetState::Active)).await;
+    tell(&driver, Operation::Deregister, address).await.unwrap();
+    until_finished(&driver, address, None).await;
+}
+
+/// Reads as long as there is something unfinished, and no longer.
+async fn until_finished(driver: &Driver, address: SocketAddr, wanted: Option<TargetState>) {
+    let begun = Instant::now();
+    loop {
+        let listing = driver.list("web", None).await.unwrap();
+        if !listing.unfinished {
+            assert_eq!(state(&listing, address), wanted);
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it is never finished: {listing:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Scaling in: nobody waits for an instance that the name does not mean any more, and scaling out again finds it.
+#[tokio::test]
+async fn an_instance_that_leaves_the_name_does_not_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = folder.path().join("hosts");
+    std::fs::write(&hosts, "").unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "/bin/sh", "-c", "mount --bind \"$0\" /etc/hosts && exec \"$@\""]).arg(&hosts);
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "registry_haproxy_instances::with_a_hosts_file_of_its_own", "--ignored", "--nocapture"]).env(HOSTS, &hosts);
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    if !text.contains("running 1 test") {
+        eprintln!("left out: a mount namespace may not be made here: {output:?}");
+        return;
+    }
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[tokio::test]
+#[ignore = "the other runs it, with a hosts file of its own"]
+#[expect(clippy::disallowed_methods, reason = "the other tells of the file so")]
+async fn with_a_hosts_file_of_its_own() {
+    let hosts = std::env::var(HOSTS).unwrap();
+    let means = |addresses: &[Ipv4Addr]| {
+        std::fs::write(Path::new(&hosts), addresses.iter().map(|address| format!("{address} {NAME}\n")).collect::<String>()).unwrap();
+    };
+    let [one, other] = [Ipv4Addr::new(127, 0, 6, 1), Ipv4Addr::new(127, 0, 6, 2)];
+    means(&[one, other]);
+    assert_eq!((NAME, 0).to_socket_addrs().unwrap().count(), 2, "one name may have several lines");
+    let port = free_port().port();
+    let at = |address| Haproxy::start(&format!("global\n stats socket {address}:{port} level admin\ndefaults\n mode http\n{ROUND}"));
+    let (first, mut second) = (at(one), at(other));
+    let driver = open(vec![format!("{NAME}:{port}")], &[("web", DYNAMIC)], Duration::from_secs(3600));
+    let ((_one, stays), (_two, goes), (_three, comes)) = (endpoint(), endpoint(), endpoint());
+    for address in [stays, goes] {
+        tell(&driver, Operation::Register, address).await.unwrap();
+        until(&driver, address, Some(TargetState::Active)).await;
+    }
+    let has = |process: &Haproxy, address: SocketAddr| process.ask("show servers state web").contains(&address.ip().to_string());
+    assert!(has(&first, goes) && has(&second, goes));
+
+    means(&[one]);
+    second.stop();
+    tell(&driver, Operation::Deregister, goes).await.unwrap();
+    tell(&driver, Operation::Register, comes).await.unwrap();
+    until(&driver, comes, Some(TargetState::Active)).await;
+    until(&driver, goes, None).await;
+
+    second.resume();
+    means(&[one, other]);
+    until(&driver, comes, Some(TargetState::Active)).await;
+    assert!(has(&second, stays) && has(&second, comes) && !has(&second, goes), "it is made like the other");
+}
