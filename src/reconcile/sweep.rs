@@ -33,7 +33,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let Some(term) = &mut self.term else { return };
         let Some(service) = term.services.get_mut(id) else { return };
         let audited = service.audited();
-        if !term.debts.loaded() || !(audited || service.orphans.values().any(|seen| *seen >= AUDITS)) {
+        // What other replicas have claimed since the last list is not known before the next one.
+        if !term.listed || !term.debts.loaded() || !(audited || service.orphans.values().any(|seen| *seen >= AUDITS)) {
             return;
         }
         let orphans = self.orphans(id, &current, exclusive, audited);
@@ -57,6 +58,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         }
         service.orphans = orphans;
     }
+
     /// The targets of the last read that belong to nobody, and in how many audits each was seen.
     fn orphans(&self, id: &ServiceId, current: &Configuration, exclusive: bool, audited: bool) -> BTreeMap<Key, u8> {
         let mut orphans = BTreeMap::new();

@@ -22,18 +22,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const SLOTS: &str = "backend web\n balance roundrobin\n \
     server-template lockstep 1-4 lockstep.invalid:1 weight 100 check inter 200ms init-addr last,127.0.0.1 disabled\n";
 
-/// A clock that runs ahead of the machine's: a service is read once a minute, and no test shall wait for three of them.
+/// A clock that runs so many times ahead of the machine's: a service is read once a minute, and no test shall wait for three of them. Calls
+/// have less time too, and enough on a local socket.
 #[derive(Clone)]
-struct Hasty(TokioClock);
-
-impl Hasty {
-    /// Calls have a tenth of their time too, which is plenty on a local socket.
-    const HASTE: u32 = 10;
-}
+struct Hasty(TokioClock, u32);
 
 impl Clock for Hasty {
     fn now(&self) -> Instant {
-        Instant(self.0.now().0 * Self::HASTE)
+        Instant(self.0.now().0 * self.1)
     }
 
     fn wall(&self) -> jiff::Timestamp {
@@ -41,7 +37,7 @@ impl Clock for Hasty {
     }
 
     fn sleep_until(&self, at: Instant) -> impl Future<Output = ()> + Send + 'static {
-        self.0.sleep_until(Instant(at.0 / Self::HASTE))
+        self.0.sleep_until(Instant(at.0 / self.1))
     }
 
     fn jitter(&self) -> f64 {
@@ -60,10 +56,10 @@ struct Leader {
 }
 
 impl Leader {
-    fn begin(cluster: &SmallCluster, name: &str) -> Self {
+    fn begin(cluster: &SmallCluster, name: &str, haste: u32) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let opener = Opener { credentials: "/nowhere".into(), instances_out: Family::default() };
-        let clock = Hasty(TokioClock::start());
+        let clock = Hasty(TokioClock::start(), haste);
         let work = reconcile::run(cluster.clone(), opener, clock, Options::new(name), Arc::new(Metrics::new()), async {
             let _ = stopped.await;
         });
@@ -76,14 +72,14 @@ impl Leader {
     }
 }
 
-/// A cluster whose pods listen on that port, each at an address of its own, in the slots of these processes.
-fn cluster(processes: &[&Haproxy], port: u16) -> SmallCluster {
+/// A cluster whose pods listen on that port, each at an address of its own, in such servers of these processes.
+fn cluster(processes: &[&Haproxy], servers: &str, port: u16) -> SmallCluster {
     let addresses: Vec<String> = processes.iter().map(|process| process.address()).collect();
     SmallCluster::new(&format!(
         "{{apiVersion: lockstep.dev/v1alpha1, kind: Configuration, cluster: here,
           registries: [{{name: lan, haproxy: {{addresses: {addresses:?}}}}}],
           bindings: [{{name: web, namespaces: [shop], podSelector: {{matchLabels: {{app: web}}}}, registry: lan, service: web,
-                      port: {port}, servers: template, drain: {{fixed: 1s}}}}]}}"
+                      port: {port}, servers: {servers}, drain: {{fixed: 1s}}}}]}}"
     ))
 }
 
@@ -98,7 +94,7 @@ fn endpoints<const N: usize>(subnet: u8) -> ([TcpListener; N], [SocketAddr; N]) 
     (all.try_into().unwrap(), addresses.try_into().unwrap())
 }
 
-/// Whether the address is in a slot that takes traffic.
+/// Whether the address is in a server that takes traffic.
 fn serves(process: &Haproxy, address: SocketAddr) -> bool {
     let state = process.ask("show servers state web");
     state.lines().skip(2).map(|line| line.split(' ').collect::<Vec<_>>()).any(|fields| {
@@ -125,10 +121,10 @@ async fn a_slot_that_nobody_claims_is_found_and_emptied() {
     let ([_web, _old, _hand], [web, old, hand]) = endpoints::<3>(4);
     let by_hand = format!("{SLOTS} server hand {hand} check inter 200ms\n");
     let (mut first, second) = (Haproxy::start(&by_hand), Haproxy::start(&by_hand));
-    let cluster = cluster(&[&first, &second], web.port());
+    let cluster = cluster(&[&first, &second], "template", web.port());
     cluster.run("web-1", &[&web.ip().to_string()]);
     cluster.run("web-2", &[&old.ip().to_string()]);
-    let leader = Leader::begin(&cluster, "one");
+    let leader = Leader::begin(&cluster, "one", 10);
     cluster.until("the gates open", |cluster| cluster.is_open("web-1") && cluster.is_open("web-2")).await;
     first.save_state();
     cluster.delete("web-2");
@@ -140,12 +136,33 @@ async fn a_slot_that_nobody_claims_is_found_and_emptied() {
     first.stop();
     first.resume();
     assert!(serves(&first, old), "the state file brings it back");
-    let leader = Leader::begin(&cluster, "two");
-    until("the slot is emptied", || !serves(&first, old)).await;
+    let leader = Leader::begin(&cluster, "two", 10);
+    until("the slot is emptied, and no other process has it", || !serves(&first, old) && !serves(&second, old)).await;
     for process in [&first, &second] {
-        assert!(!serves(process, old), "no other process has it");
         assert!(serves(process, web) && serves(process, hand), "what is claimed stays, and what is not ours");
     }
+    assert!(cluster.is_open("web-1"));
+    leader.end().await;
+}
+
+/// A reload loses a dynamic server, and the next audit puts it back. Its pod is Ready all the time and waits for nothing, so only the server
+/// itself can ask to be looked after until it is used.
+#[tokio::test]
+async fn a_server_that_a_reload_has_lost_does_not_wait_for_a_second_audit() {
+    /// An audit comes no sooner after the one before.
+    const AUDIT: Duration = Duration::from_secs(48);
+    const HASTE: u32 = 4;
+    let ([_web], [web]) = endpoints::<1>(5);
+    let process = Haproxy::start_mastered("backend web\n balance roundrobin\n");
+    let cluster = cluster(&[&process], "dynamic", web.port());
+    cluster.run("web-1", &[&web.ip().to_string()]);
+    let leader = Leader::begin(&cluster, "one", HASTE);
+    cluster.until("the gate opens", |cluster| cluster.is_open("web-1")).await;
+    process.reload();
+    until("an audit puts it back", || process.ask("show servers state web").contains("lockstep:")).await;
+    let back = tokio::time::Instant::now();
+    until("it is used", || serves(&process, web)).await;
+    assert!(back.elapsed() < AUDIT / HASTE, "it was used after {:?}", back.elapsed());
     assert!(cluster.is_open("web-1"));
     leader.end().await;
 }

@@ -270,8 +270,8 @@ fn process(info: &str) -> Result<(Process, u64), CallError> {
     if value("Stopping").is_some_and(|stopping| stopping != 0) {
         return Err(CallError::Unavailable("the process is ending; its successor answers next".to_owned()));
     }
-    let read = || Some((Process { id: value("Pid")?, started: value("Start_time_sec")? }, value("Uptime_sec")?));
-    read().ok_or_else(|| unlike(info))
+    let id = value("Pid").ok_or_else(|| unlike(info))?;
+    Ok((Process { id, started: value("Start_time_sec").unwrap_or_default() }, value("Uptime_sec").unwrap_or_default()))
 }
 
 fn unlike(text: &str) -> CallError {
@@ -287,6 +287,7 @@ mod tests {
     #[rstest]
     #[case::runs("Name: HAProxy\nPid: 1\nUptime_sec: 5\nStopping: 0\nStart_time_sec: 1700\n", Ok((1, 1700, 5)))]
     #[case::another_with_its_id("Pid: 1\nUptime_sec: 5\nStart_time_sec: 1800\n", Ok((1, 1800, 5)))]
+    #[case::of_another_version("Pid: 17\n", Ok((17, 0, 0)))]
     #[case::ends("Pid: 17\nUptime_sec: 5\nStopping: 1\nStart_time_sec: 1700\n", Err(true))]
     #[case::is_none("Name: other\n", Err(false))]
     fn a_process_is_known_by_its_start(#[case] info: &str, #[case] expected: Result<(u64, u64, u64), bool>) {
