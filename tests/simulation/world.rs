@@ -6,6 +6,7 @@
 //! Invariant: what the record says was true when it was written; judges read it and change nothing.
 //! Absent on purpose: what should happen (the product) and whether it did (`judge`, `invariants`).
 
+mod agenda;
 pub(crate) mod api;
 pub(crate) mod budget;
 pub(crate) mod invariants;
@@ -24,6 +25,8 @@ use lockstep::reconcile::cluster::{LeaseRecord, NodeView, Stored};
 use lockstep::target::{PodKey, PodUid};
 
 use crate::executor::{Exec, ProcessId, Random, lock};
+use agenda::Entry;
+pub(crate) use agenda::{Agenda, Errand};
 use pods::{Pod, PodId};
 use record::{Failure, Record, WriteKind};
 use registry::SimRegistryState;
@@ -63,38 +66,6 @@ pub(crate) struct Process {
     pub(crate) stopping: bool,
     /// What it has been shown of each pod.
     pub(crate) shown: HashMap<PodId, invariants::Shown>,
-}
-
-/// What happens by itself, later.
-#[derive(Debug)]
-pub(crate) enum Agenda {
-    /// A clock of a target runs out.
-    Target(registry::TargetClock),
-    /// A registry does a change once more.
-    Duplicate(registry::Repeat),
-    /// A replica starts.
-    Start(Arc<str>),
-    /// A paused process goes on.
-    Resume(ProcessId),
-    /// A process that was asked to stop is ended.
-    Kill(ProcessId),
-    /// A watch has something to deliver by now.
-    Deliver(usize),
-    /// A watch is due for a bookmark.
-    Bookmark(usize, u64),
-    /// A replica reaches the API server again.
-    Reconnect,
-    /// There shall be an instant here.
-    Nothing,
-}
-
-/// What the runner has to do after the world acted.
-#[derive(Debug)]
-pub(crate) enum Errand {
-    /// Start a process of this replica.
-    Start(Arc<str>),
-    /// Let a paused process go on.
-    Resume(ProcessId),
 }
 
 /// A rule that answers writes.
@@ -198,12 +169,6 @@ pub(crate) struct World {
 struct InForce {
     configuration: Arc<Configuration>,
     until: Option<Duration>,
-}
-
-struct Entry {
-    at: Duration,
-    sequence: u64,
-    what: Agenda,
 }
 
 impl Shared {
@@ -488,26 +453,5 @@ impl World {
         if before != opted_in {
             self.reflections.namespace(name, opted_in);
         }
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.sequence) == (other.at, other.sequence)
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    /// Reversed: a `BinaryHeap` gives the greatest first.
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (other.at, other.sequence).cmp(&(self.at, self.sequence))
     }
 }

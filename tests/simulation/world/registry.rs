@@ -6,6 +6,7 @@
 //! Invariant: a clock belongs to one life of one target; whatever starts the target anew stops it.
 //! Absent on purpose: whether a change was right (`invariants`).
 
+mod behaviour;
 mod driver;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -14,9 +15,10 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use lockstep::registry::{Change, ChangeError, DrainKind, GoneWhen, Operation, TargetKeys};
+use lockstep::registry::{Change, ChangeError, DrainKind, Operation};
 use lockstep::target::{PodUid, ServiceId, TargetState};
 
+pub(crate) use behaviour::{Answer, Answers, Behaviour};
 pub(crate) use driver::{SimDrivers, SimRegistry};
 
 use super::record::What;
@@ -25,52 +27,6 @@ use crate::executor::ProcessId;
 
 /// How many received listings a service remembers for the judges.
 const LISTINGS: usize = 64;
-
-/// How a registry behaves.
-#[derive(Clone, Debug)]
-pub(crate) struct Behaviour {
-    pub(crate) drains: DrainKind,
-    pub(crate) keys: TargetKeys,
-    pub(crate) marks: bool,
-    /// `None`: never.
-    pub(crate) active_after: Option<Duration>,
-    pub(crate) active_as: TargetState,
-    /// `None`: never.
-    pub(crate) draining_after: Option<Duration>,
-    /// `None`: never.
-    pub(crate) gone_after: Option<Duration>,
-    pub(crate) gone_when: Option<GoneWhen>,
-    pub(crate) answers: Answers,
-    pub(crate) capacity: Option<usize>,
-    pub(crate) batch: usize,
-    pub(crate) latency: Duration,
-    pub(crate) list_lag: Duration,
-    pub(crate) duplicates: Option<Duration>,
-    /// Whether reads can wait; never in a scenario.
-    pub(crate) blocking: bool,
-}
-
-/// One word for each operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answers {
-    pub(crate) register: Answer,
-    pub(crate) drain: Answer,
-    pub(crate) deregister: Answer,
-    pub(crate) list: Answer,
-}
-
-/// How a registry answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Answer {
-    Ok,
-    Throttled,
-    Unavailable,
-    Denied,
-    Timeout,
-    Lost,
-    Missing,
-}
 
 /// A registry of the world.
 pub(crate) struct SimRegistryState {
@@ -170,61 +126,6 @@ pub(crate) struct Repeat {
 const ACTIVATE: usize = 0;
 const DRAIN: usize = 1;
 const GO: usize = 2;
-
-impl Default for Behaviour {
-    fn default() -> Self {
-        Self {
-            drains: DrainKind::Explicit,
-            keys: TargetKeys::Uid,
-            marks: true,
-            active_after: Some(Duration::ZERO),
-            active_as: TargetState::Active,
-            draining_after: Some(Duration::ZERO),
-            gone_after: Some(Duration::ZERO),
-            gone_when: None,
-            answers: Answers::all(Answer::Ok),
-            capacity: None,
-            batch: 100,
-            latency: Duration::ZERO,
-            list_lag: Duration::ZERO,
-            duplicates: None,
-            blocking: false,
-        }
-    }
-}
-
-impl Answers {
-    /// The same word for all.
-    pub(crate) fn all(answer: Answer) -> Self {
-        Self { register: answer, drain: answer, deregister: answer, list: answer }
-    }
-
-    fn of(self, operation: Operation) -> Answer {
-        match operation {
-            Operation::Register => self.register,
-            Operation::Drain => self.drain,
-            Operation::Deregister => self.deregister,
-        }
-    }
-}
-
-impl Behaviour {
-    /// When a target counts as gone.
-    pub(crate) fn gone_when(&self) -> GoneWhen {
-        self.gone_when.unwrap_or(match self.drains {
-            DrainKind::Explicit => GoneWhen::Absent,
-            DrainKind::ByDeregistering => GoneWhen::Draining,
-        })
-    }
-
-    /// What tells a pod's target at that address from others.
-    pub(crate) fn key(&self, address: SocketAddr, owner: Option<&PodUid>) -> TargetKey {
-        match (self.keys, owner) {
-            (TargetKeys::Uid, Some(uid)) => TargetKey::Uid(uid.clone(), address.port()),
-            _ => TargetKey::Address(address),
-        }
-    }
-}
 
 impl Service {
     /// What is held now.
