@@ -35,10 +35,16 @@ pub enum Command {
     Status(StatusArgs),
     /// Go through the cluster and name each broken link, with the change that mends it.
     ///
-    /// Asks only the API server. Exit code: 0 nothing is wrong, 1 something is, 2 nothing could be read.
+    /// Asks the API server and, through `kubectl exec` into a pod of Lockstep, the registries. Exit code: 0 nothing is wrong, 1 something
+    /// is, 2 nothing could be read.
     Doctor(DoctorArgs),
     /// Break glass: let pods go, so that Lockstep holds nothing of them any more.
     Release(ReleaseArgs),
+    /// Ask each registry of a configuration about its services, and change nothing: run it where the credentials are.
+    ///
+    /// `doctor` does so in a pod of Lockstep. Exit code: 0 every registry answered, 1 one did not, 2 the configuration is no such.
+    #[command(after_long_help = REGISTRIES_EXAMPLES)]
+    Registries(RegistriesArgs),
     /// Run the small durable registry of the http contract.
     ///
     /// It keeps services (sets of endpoints) and their targets (address, port and pod UID) in one file, and answers over plain HTTP
@@ -77,6 +83,12 @@ zsh, with a folder of $fpath:
   lockstep completions zsh > ~/.zfunc/_lockstep
 fish:
   lockstep completions fish > ~/.config/fish/completions/lockstep.fish";
+
+/// What `lockstep registries --help` teaches.
+const REGISTRIES_EXAMPLES: &str = "\
+With the configuration that is in force:
+  kubectl get configmap lockstep-config -n lockstep-system -o 'jsonpath={.data.config\\.yaml}' |
+    kubectl exec -i deployment/lockstep -n lockstep-system -- /lockstep registries -";
 
 /// What `lockstep registry --help` teaches.
 const REGISTRY_EXAMPLES: &str = "\
@@ -228,6 +240,20 @@ pub struct CheckArgs {
     pub schema: bool,
 }
 
+/// Flags of `lockstep registries`.
+#[derive(Args, Debug)]
+pub struct RegistriesArgs {
+    /// The text of config.yaml; `-` reads standard input.
+    #[arg(value_name = "FILE|-")]
+    pub file: PathBuf,
+    /// Form of the output; a line a service if left out.
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+    /// Directory of the credential files.
+    #[arg(long, env = "LOCKSTEP_CREDENTIALS", default_value = "/etc/lockstep/credentials", value_name = "DIR")]
+    pub credentials: PathBuf,
+}
+
 /// Which cluster, and which namespace of it, as kubectl has them.
 #[derive(Args, Debug)]
 pub struct AccessArgs {
@@ -286,6 +312,9 @@ pub struct DoctorArgs {
     /// Print the JSON Schema of `--output` instead.
     #[arg(long, exclusive = true)]
     pub schema: bool,
+    /// Do not ask the registries: it takes `kubectl`, and the right to exec into a pod of Lockstep.
+    #[arg(long)]
+    pub without_registries: bool,
     /// Which cluster; with a namespace only its workloads are looked at, else those of every opted-in namespace.
     #[command(flatten)]
     pub access: AccessArgs,

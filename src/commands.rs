@@ -8,6 +8,7 @@ pub mod check;
 pub mod doctor;
 pub mod inject;
 mod output;
+pub mod registries;
 pub mod registry;
 pub mod release;
 pub mod shell;

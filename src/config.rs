@@ -453,11 +453,17 @@ impl Binding {
 
     /// Whether it selects a pod of `namespace` with the labels that `label` looks up.
     pub fn selects<'l>(&self, namespace: &str, label: impl Fn(&str) -> Option<&'l str>) -> bool {
-        let here = match &self.namespaces {
-            Namespaces::All => true,
-            Namespaces::Named(names) => names.iter().any(|name| &**name == namespace),
-        };
-        here && self.selector.matches(label)
+        self.namespaces.holds(namespace) && self.selector.matches(label)
+    }
+}
+
+impl Namespaces {
+    /// Whether `namespace` is one of them.
+    pub fn holds(&self, namespace: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Named(names) => names.iter().any(|name| &**name == namespace),
+        }
     }
 }
 

@@ -26,6 +26,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(args) => commands::status::run(args).await,
         Command::Doctor(args) => commands::doctor::run(args).await,
         Command::Release(args) => commands::release::run(args).await,
+        Command::Registries(args) => commands::registries::run(args).await,
         Command::Registry(args) => commands::registry::run(args).await,
         Command::Completions(args) => commands::shell::completions(&args),
         Command::Manual(args) => commands::shell::manual(&args),

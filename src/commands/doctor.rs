@@ -1,14 +1,16 @@
 //! `lockstep doctor`: goes through the cluster and names each broken link, with the change that mends it.
 //!
-//! Invariant: only the API server is asked, and only to read.
+//! Invariant: nothing is changed; registries are asked by a pod of Lockstep itself, since their credentials are there.
 //! Invariant: each check is a pure function of what was read before; what could not be read is a note, never a finding.
-//! Absent on purpose: what only a registry knows (its health checks, who owns a target group).
+//! Absent on purpose: what the health checks of a registry ask.
 
+mod exec;
 mod facts;
 mod finding;
 mod install;
 mod pods;
 mod reading;
+mod registries;
 mod workloads;
 
 use std::process::ExitCode;
@@ -25,8 +27,8 @@ pub async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let access = access::connect(&args.access).await?;
-    let (facts, notes) = reading::read(&access, args.access.namespace.as_deref()).await?;
-    let findings = [install::check(&facts), pods::check(&facts), workloads::check(&facts)].concat();
+    let (facts, notes) = reading::read(&access, &args).await?;
+    let findings = [install::check(&facts), registries::check(&facts), pods::check(&facts), workloads::check(&facts)].concat();
     let all = Findings { notes, findings };
     say(&args.output.map_or_else(|| Ok(finding::for_people(&all)), |output| data(&all, output))?)?;
     Ok(if all.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })

@@ -20,6 +20,10 @@ pub(super) struct Surroundings {
     pub(super) ground: Ground,
     /// The rules of admission that are in force, where they could be read.
     pub(super) injection: Option<Injection>,
+    /// `cluster` of the configuration that is in force.
+    pub(super) cluster: Option<Arc<str>>,
+    /// Its text.
+    pub(super) text: Option<String>,
     /// What is wrong with the newest text of the configuration.
     pub(super) fault: Option<String>,
     /// The Lease, where it could be read; an empty one where there is none.
@@ -39,7 +43,8 @@ impl Surroundings {
         match configuration(cluster).await {
             Ok((fault, in_force)) => {
                 self.fault = fault;
-                if let Some(configuration) = in_force {
+                if let Some((text, configuration)) = in_force {
+                    (self.text, self.cluster) = (Some(text), Some(configuration.cluster));
                     (self.ground.rules, self.ground.bindings) = (configuration.registration, configuration.bindings);
                     self.injection = Some(configuration.injection);
                 }
@@ -61,6 +66,9 @@ impl Surroundings {
     }
 }
 
+/// A text, and the configuration that it is.
+type InForce = (String, Configuration);
+
 /// Who held the Lease last, and until when, as a sentence has it.
 pub(super) fn last_held(lease: &LeaseRecord) -> String {
     match (&*lease.holder, lease.renewed) {
@@ -76,19 +84,19 @@ fn by_name(nodes: Vec<NodeView>) -> BTreeMap<Arc<str>, NodeView> {
 }
 
 /// What is wrong with the newest text, and what is in force: the last good one where something is.
-async fn configuration(cluster: &KubeCluster) -> Result<(Option<String>, Option<Configuration>), ApiError> {
+async fn configuration(cluster: &KubeCluster) -> Result<(Option<String>, Option<InForce>), ApiError> {
     let text = text(cluster, names::CONFIG_MAP).await?;
     let fault = match config::parse(&text) {
-        Ok(configuration) => return Ok((None, Some(configuration))),
+        Ok(configuration) => return Ok((None, Some((text, configuration)))),
         Err(_) if text.is_empty() => "it is not there, or has no text".to_owned(),
         Err(errors) => errors.errors.first().map(ToString::to_string).unwrap_or_default(),
     };
-    let last_good = text_or_none(cluster).await;
-    Ok((Some(fault), last_good))
+    Ok((Some(fault), last_good(cluster).await))
 }
 
-async fn text_or_none(cluster: &KubeCluster) -> Option<Configuration> {
-    config::parse(&text(cluster, names::LAST_GOOD_CONFIG_MAP).await.ok()?).ok()
+async fn last_good(cluster: &KubeCluster) -> Option<InForce> {
+    let text = text(cluster, names::LAST_GOOD_CONFIG_MAP).await.ok()?;
+    config::parse(&text).ok().map(|configuration| (text, configuration))
 }
 
 async fn text(cluster: &KubeCluster, name: &str) -> Result<String, ApiError> {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -55,17 +55,24 @@ impl Cluster {
         self.ground.state.join(name)
     }
 
-    /// Runs one of the cluster's programs with `input` on its standard input, whatever its exit code.
-    pub(crate) fn attempt(&self, program: &str, arguments: &[&str], input: &str) -> Output {
-        let mut child = Command::new(self.ground.bin.join(program))
+    /// Starts one of the cluster's programs; whoever calls waits for it.
+    pub(crate) fn spawn(&self, program: &str, arguments: &[&str]) -> Child {
+        Command::new(self.ground.bin.join(program))
             .args(arguments)
             .env("KUBECONFIG", self.path("admin.kubeconfig"))
             .env("HOME", &self.ground.state)
+            // Programs of the product call kubectl.
+            .env("PATH", self.path_of_programs())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{program}: {error}"));
+            .unwrap_or_else(|error| panic!("{program}: {error}"))
+    }
+
+    /// Runs one of the cluster's programs with `input` on its standard input, whatever its exit code.
+    pub(crate) fn attempt(&self, program: &str, arguments: &[&str], input: &str) -> Output {
+        let mut child = self.spawn(program, arguments);
         child.stdin.take().expect("it is piped").write_all(input.as_bytes()).expect("it reads");
         child.wait_with_output().expect("it is our child")
     }
@@ -95,10 +102,14 @@ impl Cluster {
 
     /// Runs a command as a person would type it, with kubectl on the path and Lockstep as its plugin, and answers what it printed; it must go well.
     pub(crate) fn shell(&self, command: &str, variables: &[(&str, &str)]) -> String {
-        let path = [self.ground.bin.clone(), self.path("plugins"), "/usr/bin".into(), "/bin".into()];
-        let path = std::env::join_paths(path).expect("no path has a colon");
+        let path = self.path_of_programs();
         let set: String = variables.iter().map(|(name, value)| format!("{name}='{value}'\n")).collect();
         self.run("/bin/sh", &["-euc", &format!("PATH='{}'\n{set}{command}", path.to_string_lossy())], "")
+    }
+
+    fn path_of_programs(&self) -> std::ffi::OsString {
+        let path = [self.ground.bin.clone(), self.path("plugins"), "/usr/bin".into(), "/bin".into()];
+        std::env::join_paths(path).expect("no path has a colon")
     }
 
     /// Applies objects as an operator would.

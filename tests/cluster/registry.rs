@@ -67,6 +67,19 @@ impl<'c> Registry<'c> {
         assert_eq!(answer.0, 200, "{}", answer.1);
     }
 
+    /// Puts a target in that no pod has, as one is left behind by an uninstall.
+    pub(crate) fn plant(&self, service: &str, address: &str, uid: &str) {
+        let target = json!({ "state": "active", "cluster": "test" });
+        let answer = self.ask(Method::PUT, &format!("services/{service}/targets/{address}/{uid}"), Some(&target)).expect("it answers");
+        assert!(answer.0 < 300, "{answer:?}");
+    }
+
+    /// Takes it out again, as its operator does.
+    pub(crate) fn pluck(&self, service: &str, address: &str, uid: &str) {
+        let answer = self.ask(Method::DELETE, &format!("services/{service}/targets/{address}/{uid}"), None).expect("it answers");
+        assert!(answer.0 < 300, "{answer:?}");
+    }
+
     fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Option<(u16, Value)> {
         self.cluster.http(method, &format!("{}/v1/{path}", self.url), &self.token, body)
     }

@@ -62,6 +62,7 @@ pub(crate) const TOGETHER: &[Story] = &[
     ("scaling_to_zero_in_the_middle_of_a_rollout_leaves_nothing", registration::scaled_to_zero),
     ("a_registry_that_is_down_holds_pods_and_says_so", trouble::a_registry_goes_down),
     ("the_command_status_tells_a_pods_life_from_its_start_to_after_its_end", commands::status_tells_a_life),
+    ("the_command_status_follows_a_rollout_and_prints_only_news", commands::followed),
     ("the_command_release_says_what_is_lost_and_lets_a_workload_go", commands::released),
     ("the_command_doctor_names_every_broken_link_and_is_silent_where_all_is_well", commands::doctor),
 ];

@@ -65,6 +65,7 @@ const BOUND: &[(&str, &str, &str)] = &[
     ("freed", "enabled", "local"),
     ("ailing", "enabled", "local"),
     ("sound", "enabled", "local"),
+    ("followed", "enabled", "local"),
 ];
 
 /// Namespace that a binding selects, but that is not opted in.

@@ -3,16 +3,19 @@
 //! Invariant: a fact that could not be read is absent, and then nothing is found about it.
 //! Absent on purpose: reading (`reading`), judging (the checks).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::commands::registries::Answers;
 use crate::commands::status::sight::{Sight, Told};
 use crate::commands::surroundings::Surroundings;
 use crate::config::Binding;
 use crate::pod::PodView;
 use crate::registration::claim::Debt;
+use crate::target::ServiceId;
 
 /// The cluster, as far as the checks look at it.
 #[derive(Debug)]
@@ -35,6 +38,10 @@ pub(super) struct Facts {
     pub(super) webhook: Option<Value>,
     /// The debts.
     pub(super) debts: Vec<Debt>,
+    /// What the registries answered; absent where they were not asked.
+    pub(super) answers: Option<Answers>,
+    /// UIDs of targets that registries hold for us, and that no pod of the cluster has.
+    pub(super) strays: BTreeSet<String>,
     /// Pods of Lockstep itself, as they stand.
     pub(super) replicas: Vec<Value>,
     /// Rights that the program lacks, each with what does not work without it.
@@ -54,6 +61,8 @@ impl Facts {
             around: Surroundings::default(),
             webhook: None,
             debts: Vec::new(),
+            answers: None,
+            strays: BTreeSet::new(),
             replicas: Vec::new(),
             missing_rights: BTreeMap::new(),
         }
@@ -62,6 +71,13 @@ impl Facts {
     /// Whether a namespace is opted in; where that could not be read, every one is taken for it.
     pub(super) fn is_opted_in(&self, namespace: &str) -> bool {
         self.namespaces.as_ref().is_none_or(|names| names.iter().any(|name| name == namespace))
+    }
+
+    /// The drain delay that the registry of a service says at present, where it was asked and said so.
+    pub(super) fn answered_delay(&self, service: &ServiceId) -> Option<Duration> {
+        let mut services = self.answers.iter().flat_map(|answers| &answers.services);
+        let of = services.find(|answer| *answer.registry == *service.registry && *answer.service == *service.service)?;
+        of.drain_delay_seconds.map(Duration::from_secs)
     }
 
     /// The bindings that select a pod.

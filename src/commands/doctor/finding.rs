@@ -29,6 +29,10 @@ pub(super) enum Code {
     PodStuck,
     /// A claim whose pod is gone.
     Debt,
+    /// A registry does not answer, or refuses.
+    RegistryFailing,
+    /// A registry holds a target of a pod that is gone, and nobody owes it.
+    Orphan,
     /// A bound pod of an opted-in namespace has no gate.
     NoGate,
     /// The pods of a workload sleep for less than the configuration asks for now.
@@ -74,7 +78,7 @@ pub(super) struct Findings {
 impl Code {
     /// Every code.
     #[cfg(test)]
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::NobodyReconciles,
         Self::WebhookChanged,
         Self::CertificateEnds,
@@ -84,6 +88,8 @@ impl Code {
         Self::VersionsDiffer,
         Self::PodStuck,
         Self::Debt,
+        Self::RegistryFailing,
+        Self::Orphan,
         Self::NoGate,
         Self::SleepTooShort,
         Self::Admission,

@@ -32,7 +32,7 @@ fn nobody_reconciles(facts: &Facts) -> Vec<Finding> {
     let Some(lease) = facts.around.lease.as_ref().filter(|lease| !lease.is_held(facts.now)) else { return Vec::new() };
     let change = if lease.holder == names::RELEASE_HOLDER {
         format!(
-            "uninstall Lockstep; or delete the Lease to take it up again: `kubectl delete lease {} --namespace {}`",
+            "uninstall Lockstep; or come back: `kubectl delete lease {} --namespace {}`, then `helm upgrade`",
             names::LEASE,
             facts.own_namespace
         )

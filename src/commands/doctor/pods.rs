@@ -12,7 +12,7 @@ use crate::admission::prestop::Sums;
 use crate::commands::status::outlook::{Standing, outlook, span};
 use crate::commands::status::sight::{Sight, by_object};
 use crate::commands::workload;
-use crate::config::{Drain, Injection};
+use crate::config::{Binding, Drain, Injection};
 use crate::names;
 use crate::registration::life;
 
@@ -78,7 +78,7 @@ fn without_gate(facts: &Facts) -> Vec<Finding> {
     grouped(facts.pods.iter().filter(lacks)).into_iter().map(finding).collect()
 }
 
-/// Pods whose sleep is shorter than the configuration asks for by now, as far as it can be known without asking a registry.
+/// Pods whose sleep is shorter than the configuration, and what registries say, ask for by now.
 fn sleeps(facts: &Facts) -> Vec<Finding> {
     let Some(injection) = &facts.around.injection else { return Vec::new() };
     let wanted = |sight: &Sight| wanted_sleep(facts, injection, sight);
@@ -95,7 +95,7 @@ fn sleeps(facts: &Facts) -> Vec<Finding> {
             Code::SleepTooShort,
             about,
             format!("{} sleep for {has} s, and the drain delay and the margin ask for {wanted} s by now", count(&pods)),
-            "the configuration was changed after they were made; they stop while the outside may still send",
+            "the configuration, or the delay in the registry, was changed after they were made; they stop while the outside may still send",
             "restart the workload before anything else replaces its pods, as with `kubectl rollout restart`",
         )
     };
@@ -103,8 +103,11 @@ fn sleeps(facts: &Facts) -> Vec<Finding> {
 }
 
 fn wanted_sleep(facts: &Facts, injection: &Injection, sight: &Sight) -> Option<i64> {
-    let known = facts.bindings_of(&sight.pod).filter(|binding| !matches!(binding.drain, Drain::FromRegistry { .. }));
-    let drain = known.map(|binding| binding.drain.without_answer()).max()?;
+    let delay = |binding: &Binding| match binding.drain {
+        Drain::FromRegistry { .. } => facts.answered_delay(&binding.service),
+        Drain::Fixed(_) | Drain::HealthCheck { .. } => Some(binding.drain.delay(None)),
+    };
+    let drain = facts.bindings_of(&sight.pod).filter_map(delay).max()?;
     i64::try_from(Sums::new(drain, 0, injection).after_max_sleep).ok()
 }
 
@@ -152,6 +155,8 @@ fn listed(pods: &[&Sight]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rstest::rstest;
     use serde_json::{Value, json};
 
@@ -221,6 +226,20 @@ mod tests {
             pod[part].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         }
         assert_eq!(found(&[pod]), []);
+    }
+
+    #[test]
+    fn a_delay_that_a_registry_has_raised_is_found() {
+        let mut facts = facts();
+        facts.pods = vec![Sight::read(&well().to_string()).unwrap()];
+        let bindings = &mut facts.around.ground.bindings;
+        bindings[0].drain = Drain::FromRegistry { fallback: Duration::from_secs(300) };
+        assert_eq!(check(&facts), [], "it was not asked");
+        for (seconds, code) in [(30, None), (31, Some(Code::SleepTooShort))] {
+            let answer = json!({"services": [{"registry": "lan", "service": "web", "drainDelaySeconds": seconds}]});
+            facts.answers = Some(serde_json::from_value(answer).unwrap());
+            assert_eq!(check(&facts).first().map(|finding| finding.code), code, "{seconds} s");
+        }
     }
 
     #[test]

@@ -3,10 +3,15 @@
 //! Invariant: nothing is written; what cannot be read is a note, save the pods themselves.
 //! Absent on purpose: judging (the checks).
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
+use super::exec;
 use super::facts::Facts;
+use crate::args::{AccessArgs, DoctorArgs};
 use crate::commands::access::{Access, collection, no_pods, our_warnings};
+use crate::commands::registries::Answers;
 use crate::commands::status::sight::{Sight, Told};
 use crate::names;
 use crate::reconcile::Clock;
@@ -20,14 +25,18 @@ use crate::runtime::rights;
 /// ServiceAccount of the program, as the chart names it.
 const ACCOUNT: &str = "lockstep";
 
-/// Reads the cluster; `only`: workloads and pods of that namespace alone.
-pub(super) async fn read(access: &Access, only: Option<&str>) -> anyhow::Result<(Facts, Vec<String>)> {
+/// Reads the cluster; with a namespace, workloads and pods of that one alone.
+pub(super) async fn read(access: &Access, args: &DoctorArgs) -> anyhow::Result<(Facts, Vec<String>)> {
+    let only = args.access.namespace.as_deref();
     let facts = Facts::empty(TokioClock::start().wall(), &access.own_namespace);
-    let mut reading = Reading { access, cluster: access.cluster(""), facts, notes: Vec::new() };
+    let mut reading = Reading { access, cluster: access.cluster(""), facts, notes: Vec::new(), seen: BTreeSet::new() };
     reading.namespaces(only).await;
     reading.pods(only).await?;
     reading.workloads(only).await;
     reading.install(only).await;
+    if !args.without_registries {
+        reading.registries(&args.access).await;
+    }
     Ok((reading.facts, reading.notes))
 }
 
@@ -36,6 +45,8 @@ struct Reading<'a> {
     cluster: KubeCluster,
     facts: Facts,
     notes: Vec<String>,
+    /// UIDs of all pods that were seen.
+    seen: BTreeSet<String>,
 }
 
 impl Reading<'_> {
@@ -63,6 +74,7 @@ impl Reading<'_> {
 
     async fn pods(&mut self, only: Option<&str>) -> anyhow::Result<()> {
         let pods = self.access.list(&collection("/api/v1", only, "pods"), "", Sight::read).await.map_err(no_pods)?;
+        self.seen = pods.iter().map(|sight| sight.pod.uid.to_string()).collect();
         self.facts.pods =
             pods.into_iter().filter(|sight| self.facts.is_opted_in(&sight.pod.key.namespace) || sight.pod.finalizer).collect();
         match self.access.list(&collection("/api/v1", only, "events"), &our_warnings(), Told::read).await {
@@ -119,6 +131,41 @@ impl Reading<'_> {
         match rights::lacking(&self.access.api, &self.access.own_namespace, ACCOUNT).await {
             Ok(missing) => self.facts.missing_rights = missing,
             Err(error) => self.note("the rights of Lockstep cannot be asked for, so they are not looked at", &error),
+        }
+    }
+
+    async fn registries(&mut self, access: &AccessArgs) {
+        let Some(text) = self.facts.around.text.take() else { return };
+        match exec::ask(access, &text).await {
+            Ok(answers) => self.facts.answers = Some(self.of_namespace(answers, access.namespace.as_deref())),
+            Err(complaint) => return self.notes.push(format!("the registries were not asked: {complaint}")),
+        }
+        if access.namespace.is_none() {
+            self.strays().await;
+        }
+    }
+
+    /// The answers about services that pods of a namespace may belong in.
+    fn of_namespace(&self, mut answers: Answers, only: Option<&str>) -> Answers {
+        let Some(only) = only else { return answers };
+        let bindings = self.facts.around.ground.bindings.iter().filter(|binding| binding.namespaces.holds(only));
+        let here: BTreeSet<(&str, &str)> = bindings.map(|binding| (&*binding.service.registry, &*binding.service.service)).collect();
+        answers.services.retain(|answer| here.contains(&(&*answer.registry, &*answer.service)));
+        answers
+    }
+
+    /// Looks for pods of our targets: a pod that came since the others were read is there now, one that went since then was there before.
+    async fn strays(&mut self) {
+        let Some(cluster) = &self.facts.around.cluster else { return };
+        let targets = self.facts.answers.iter().flat_map(|answers| &answers.services).flat_map(|answer| answer.targets.iter().flatten());
+        let ours = targets.filter(|target| target.cluster.as_deref() == Some(cluster)).filter_map(|target| target.pod.clone());
+        let unknown: BTreeSet<String> = ours.filter(|uid| !self.seen.contains(uid)).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        match self.access.list("/api/v1/pods", "", |json| decode::pod(json).map(|pod| pod.uid.to_string())).await {
+            Ok(present) => self.facts.strays = unknown.difference(&present.into_iter().collect()).cloned().collect(),
+            Err(error) => self.note("pods cannot be listed again, so targets that nobody claims are not looked for", &error),
         }
     }
 

@@ -68,6 +68,29 @@ pub(crate) fn status_tells_a_life(world: &World) {
     assert!(refused.status.code() == Some(2) && complaint.contains("context elsewhere"), "{complaint}");
 }
 
+pub(crate) fn followed(world: &World) {
+    let mut child = world.cluster.spawn(LOCKSTEP, &["status", "--namespace", "followed", "--watch", "--output", "json"]);
+    let mut reports = serde_json::Deserializer::from_reader(child.stdout.take().expect("it is piped")).into_iter::<Value>();
+    let mut seen: Vec<Value> = Vec::new();
+    let mut until = |what: &str, holds: &dyn Fn(&Value) -> bool| {
+        while !seen.last().is_some_and(holds) {
+            let next = reports.next().unwrap_or_else(|| panic!("it ended before {what}: {seen:?}")).expect("it prints JSON");
+            assert_ne!(seen.last(), Some(&next), "what was printed already is no news");
+            seen.push(next);
+        }
+    };
+    let all_are = |report: &Value, state: &str| report["workloads"][0]["pods"][0]["state"] == state;
+    let nothing = |report: &Value| report["workloads"] == json!([]);
+    until("it printed what there is", &nothing);
+    world.cluster.apply(&[world::deployment("followed", 1)]);
+    until("the pod was registered", &|report| all_are(report, "Registered"));
+    world.cluster.kubectl(&["delete", "deployment/web", "--namespace", "followed", "--wait=false"]);
+    until("the pod was drained", &|report| all_are(report, "Draining"));
+    until("the pod was gone", &nothing);
+    child.kill().expect("it is our child");
+    child.wait().expect("it is our child");
+}
+
 pub(crate) fn released(world: &World) {
     let registry = world.registry();
     registry.behave("freed", &json!({ "hold": true }));
@@ -78,6 +101,16 @@ pub(crate) fn released(world: &World) {
     });
     let said = shown(world, &["release", "--namespace", "freed", "--workload", "deployment/web", "--dry-run"]);
     assert_eq!(said.matches("its gate opens although nothing was acknowledged; stays registered: local/freed").count(), 2, "{said}");
+    assert!(living(world, "freed").iter().all(carries_finalizer), "nothing was done");
+
+    // Somebody at a terminal is asked, and says no.
+    let asked =
+        world.cluster.attempt("/usr/bin/script", &["-qec", &format!("{LOCKSTEP} release --namespace freed other"), "/dev/null"], "n\n");
+    let asked_text = String::from_utf8_lossy(&asked.stdout).into_owned();
+    assert!(
+        asked.status.code() == Some(1) && asked_text.contains("Let 1 pod go? [y/N]") && asked_text.contains("nothing was done"),
+        "{asked_text}"
+    );
     assert!(living(world, "freed").iter().all(carries_finalizer), "nothing was done");
 
     plugin(world);
@@ -126,6 +159,8 @@ pub(crate) fn doctor(world: &World) {
     world.cluster.apply(&[ungated]);
     world.cluster.kubectl(&["label", "pod", "ungated", "--namespace", "ailing", "lockstep.dev/inject-"]);
 
+    const STRAY: &str = "10.9.9.9:8080";
+    world.registry().plant("ailing", STRAY, "nobody");
     let deployment = "Deployment ailing/web";
     let expected = [
         ("PodStuck", "Pod ailing/web-", "PortNotFound"),
@@ -137,16 +172,23 @@ pub(crate) fn doctor(world: &World) {
     ];
     eventually("the doctor names every broken link", SOON, || {
         let (code, found) = data(world, &["doctor", "--namespace", "ailing"]);
-        let has = |(code, about, evidence): &(&str, &str, &str)| {
-            found["findings"].as_array().into_iter().flatten().any(|one| {
-                let says = |field: &str, text: &str| one[field].as_str().is_some_and(|said| said.contains(text));
-                one["code"] == **code && says("about", about) && says("evidence", evidence)
-            })
-        };
-        if code == 1 && expected.iter().all(has) { Ok(()) } else { Err(found.to_string()) }
+        if code == 1 && expected.iter().all(|link| names(&found, *link)) { Ok(()) } else { Err(found.to_string()) }
     });
+    let (_, found) = data(world, &["doctor"]);
+    assert!(names(&found, ("Orphan", &format!("local/ailing {STRAY}"), "nobody")), "{found}");
+    let (_, found) = data(world, &["doctor", "--without-registries"]);
+    assert!(!found.to_string().contains(STRAY), "{found}");
+    world.registry().pluck("ailing", STRAY, "nobody");
     world.cluster.kubectl(&["delete", "deployment/web", "pod/ungated", "--namespace", "ailing", "--wait=false"]);
     await_none(world, "ailing");
+}
+
+/// Whether the doctor names a broken link, by its code and what it is about and was seen.
+pub(crate) fn names(found: &Value, (code, about, evidence): (&str, &str, &str)) -> bool {
+    found["findings"].as_array().into_iter().flatten().any(|one| {
+        let says = |field: &str, text: &str| one[field].as_str().is_some_and(|said| said.contains(text));
+        one["code"] == *code && says("about", about) && says("evidence", evidence)
+    })
 }
 
 /// Runs what the page of commands says, as it stands there.
@@ -176,7 +218,7 @@ fn plugin(world: &World) {
 }
 
 /// Exit code and data of a command.
-fn data(world: &World, arguments: &[&str]) -> (i32, Value) {
+pub(crate) fn data(world: &World, arguments: &[&str]) -> (i32, Value) {
     let output = world.cluster.attempt(LOCKSTEP, &[arguments, &["--output", "json"]].concat(), "");
     let code = output.status.code().expect("it was not killed");
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();

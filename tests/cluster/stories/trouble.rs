@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::cluster::{always, eventually};
+use crate::stories::commands;
 use crate::stories::{
     SOON, await_active, await_clean, await_none, await_ready, await_rolled, delete_workload, holds, living, name, seen, uid,
 };
@@ -34,6 +35,8 @@ pub(crate) fn a_registry_goes_down(world: &World) {
         let events = world.cluster.events("outage", name(&held));
         if events.iter().any(|(_, note)| note.contains("beside")) { Ok(()) } else { Err(format!("{events:?}")) }
     });
+    let (_, found) = commands::data(world, &["doctor", "--namespace", "outage"]);
+    assert!(commands::names(&found, ("RegistryFailing", "beside/outage", "cannot be reached")), "{found}");
     always("pods are held at both ends, and those that serve stay Ready", Duration::from_secs(10), || {
         let pods = world.cluster.pods("outage", "app=web");
         let by_uid = |wanted: &str| pods.iter().find(|pod| uid(pod) == wanted);

@@ -1,0 +1,102 @@
+//! Checks of registries: do they answer, and do they hold anything of ours that nobody looks after.
+//!
+//! Invariant: pure; a registry that was not asked is never found fault with.
+//! Absent on purpose: pods that wait for one (`pods`).
+
+use super::facts::Facts;
+use super::finding::{Code, Finding};
+use crate::commands::registries::{Answer, Target};
+
+/// All that is wrong with registries.
+pub(super) fn check(facts: &Facts) -> Vec<Finding> {
+    let answers = || facts.answers.iter().flat_map(|answers| &answers.services);
+    answers().filter_map(failing).chain(answers().flat_map(|answer| orphans(answer, facts))).collect()
+}
+
+fn failing(answer: &Answer) -> Option<Finding> {
+    Some(Finding::new(
+        Code::RegistryFailing,
+        about(answer),
+        answer.error.clone()?,
+        "its new pods wait at their gates, and its old ones at their finalizers",
+        "mend what it says; docs/registries has a page for each kind, with what to do when it is stuck",
+    ))
+}
+
+fn orphans<'f>(answer: &'f Answer, facts: &'f Facts) -> impl Iterator<Item = Finding> + 'f {
+    let targets = answer.targets.iter().flatten();
+    targets.filter(|target| is_stray(target, facts) && !is_owed(answer, target, facts)).map(|target| {
+        Finding::new(
+            Code::Orphan,
+            format!("{} {}", about(answer), target.address),
+            format!("{}, of a pod with UID {}, which is not there", target.state, target.pod.as_deref().unwrap_or_default()),
+            "it may get traffic that nobody serves, or that a stranger at that address does",
+            "take it out of the registry by hand; Lockstep does so by itself only where a binding has the service for itself (exclusive)",
+        )
+    })
+}
+
+fn is_stray(target: &Target, facts: &Facts) -> bool {
+    target.pod.as_ref().is_some_and(|uid| facts.strays.contains(uid))
+}
+
+fn is_owed(answer: &Answer, target: &Target, facts: &Facts) -> bool {
+    facts.debts.iter().any(|debt| {
+        let service = &debt.claim.service;
+        *service.registry == *answer.registry && *service.service == *answer.service && debt.claim.address.to_string() == target.address
+    })
+}
+
+fn about(answer: &Answer) -> String {
+    format!("{}/{}", answer.registry, answer.service)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::doctor::tests::facts;
+    use crate::commands::registries::Answers;
+    use crate::registration::claim::parse_debts;
+
+    fn answer(error: Option<&str>, pods: &[&str]) -> Answer {
+        let target = |pod: &&str| Target {
+            address: "10.0.0.5:80".into(),
+            state: "active".into(),
+            cluster: Some("test".into()),
+            pod: Some((*pod).to_owned()),
+        };
+        Answer {
+            registry: "lan".into(),
+            service: "web".into(),
+            error: error.map(str::to_owned),
+            targets: Some(pods.iter().map(target).collect()),
+            drain_delay_seconds: None,
+        }
+    }
+
+    fn found(answer: Answer, debts: &str) -> Vec<Code> {
+        let mut facts = facts();
+        facts.answers = Some(Answers { services: vec![answer] });
+        facts.strays = ["gone".to_owned()].into();
+        facts.debts = parse_debts(debts);
+        check(&facts).into_iter().map(|finding| finding.code).collect()
+    }
+
+    #[test]
+    fn a_registry_that_does_not_answer_is_found() {
+        assert_eq!(found(answer(Some("it is down"), &[]), ""), [Code::RegistryFailing]);
+    }
+
+    #[test]
+    fn a_target_that_nobody_looks_after_is_found() {
+        assert_eq!(found(answer(None, &["there", "gone"]), ""), [Code::Orphan]);
+        let owed = "lan/web 10.0.0.5:80 shop/web-1 gone 2026-11-29T16:30:00Z";
+        assert_eq!(found(answer(None, &["gone"]), owed), [], "a debt is told as such");
+    }
+
+    #[test]
+    fn all_is_well() {
+        assert_eq!(found(answer(None, &["there"]), ""), []);
+        assert_eq!(check(&facts()), [], "nobody was asked");
+    }
+}
