@@ -122,7 +122,7 @@ impl Parts {
             metrics,
             readiness: Arc::new(Readiness::default()),
             snapshot: Arc::new(ArcSwapOption::empty()),
-            opener: Opener { credentials: args.credentials.clone(), instances_out },
+            opener: Opener::new(args.credentials.clone(), instances_out),
         })
     }
 

@@ -74,7 +74,7 @@ pub(super) struct Target {
 pub async fn run(args: RegistriesArgs) -> anyhow::Result<ExitCode> {
     let text = String::from_utf8(read(&args.file)?).map_err(|_| anyhow!("{}: not UTF-8", args.file.display()))?;
     let configuration = config::parse(&text).map_err(|errors| anyhow!("{}: {errors}", args.file.display()))?;
-    let opener = Opener { credentials: args.credentials, instances_out: Family::default() };
+    let opener = Opener::new(args.credentials, Family::default());
     let answers = ask(&opener, &configuration).await;
     say(&args.output.map_or_else(|| Ok(for_people(&answers)), |output| data(&answers, output))?)?;
     let all = answers.services.iter().all(|answer| answer.error.is_none());
@@ -177,7 +177,7 @@ mod tests {
              drain: {fixed: 1s}}]\n",
         )
         .unwrap();
-        let opener = Opener { credentials: "/nonexistent".into(), instances_out: Family::default() };
+        let opener = Opener::new("/nonexistent".into(), Family::default());
         let answers = ask(&opener, &configuration).await;
         assert_eq!(answers.services.len(), 1);
         let answer = &answers.services[0];

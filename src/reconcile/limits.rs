@@ -14,6 +14,8 @@ use crate::registry::{Pace, Rate};
 pub const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// Longest pause while a pod may wait: a rollout must not stall long after a registry has recovered.
 pub const RETRY_CAP: Duration = Duration::from_secs(15);
+/// Longer than [`RETRY_CAP`] already.
+const DOUBLINGS: u32 = 8;
 /// So many calls in a row that reached nobody open the breaker.
 pub const BREAKER_AFTER: u32 = 5;
 
@@ -49,7 +51,7 @@ pub enum Request {
 
 /// A budget of requests that fills with time.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+pub struct Bucket {
     rate: Rate,
     tokens: f64,
     filled: Instant,
@@ -65,6 +67,11 @@ impl Backoff {
     /// Notes a success.
     pub fn succeed(&mut self) {
         *self = Self::default();
+    }
+
+    /// Notes a success that may have been luck: after the next failure the pause is about as long as it was after the last.
+    pub fn ease(&mut self) {
+        self.failures = self.failures.min(DOUBLINGS).saturating_sub(1);
     }
 
     /// Failures in a row.
@@ -126,10 +133,10 @@ impl Limiter {
 
     /// When such a request may be made.
     pub fn free_at(&mut self, request: Request, now: Instant) -> Instant {
-        let calls = self.calls.free_at(now);
+        let calls = self.calls.free_at(0.0, now);
         match request {
             Request::Read => calls,
-            Request::Change => calls.max(self.changes.free_at(now)),
+            Request::Change => calls.max(self.changes.free_at(0.0, now)),
         }
     }
 
@@ -143,16 +150,20 @@ impl Limiter {
 }
 
 impl Bucket {
-    fn new(rate: Rate) -> Self {
+    /// A full one.
+    pub fn new(rate: Rate) -> Self {
         Self { rate, tokens: rate.burst, filled: Instant::default() }
     }
 
-    fn free_at(&mut self, now: Instant) -> Instant {
+    /// When there is a request in it beside `kept` others.
+    pub fn free_at(&mut self, kept: f64, now: Instant) -> Instant {
         self.fill(now);
-        if self.tokens >= 1.0 { now } else { now.after(Duration::from_secs_f64((1.0 - self.tokens) / self.rate.per_second)) }
+        let lacking = 1.0 + kept - self.tokens;
+        if lacking <= 0.0 { now } else { now.after(Duration::from_secs_f64(lacking / self.rate.per_second)) }
     }
 
-    fn take(&mut self, now: Instant) {
+    /// A request is made.
+    pub fn take(&mut self, now: Instant) {
         self.fill(now);
         self.tokens = (self.tokens - 1.0).max(0.0);
     }
@@ -165,7 +176,7 @@ impl Bucket {
 }
 
 fn pause(failures: u32, jitter: f64) -> Duration {
-    let doublings = failures.saturating_sub(1).min(8);
+    let doublings = failures.saturating_sub(1).min(DOUBLINGS);
     let full = RETRY_FIRST.saturating_mul(1 << doublings).min(RETRY_CAP);
     full.mul_f64(1.0 - 0.2 * jitter.clamp(0.0, 1.0))
 }
@@ -189,6 +200,20 @@ mod tests {
     #[case(9, 1.0, 12_000)]
     fn pauses_grow_to_the_cap(#[case] failures: u32, #[case] jitter: f64, #[case] millis: u64) {
         assert_eq!(pause(failures, jitter), Duration::from_millis(millis));
+    }
+
+    #[test]
+    fn a_success_that_may_be_luck_takes_one_failure_back() {
+        let mut backoff = Backoff::default();
+        backoff.ease();
+        assert_eq!((backoff.failures(), backoff.until()), (0, at(0)));
+        (0..100).for_each(|_| backoff.fail(at(100), 0.0));
+        backoff.ease();
+        backoff.fail(at(200), 0.0);
+        assert_eq!(backoff.until(), at(215));
+        (0..DOUBLINGS).for_each(|_| backoff.ease());
+        backoff.fail(at(300), 0.0);
+        assert_eq!(backoff.until(), at(301));
     }
 
     #[test]

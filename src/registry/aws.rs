@@ -10,6 +10,8 @@
 //! - `unused` with `Target.NotInUse` is a registered target in a group without a listener or in a zone that is off;
 //! - an account may ask 10 times a second in a region, 40 at once ("Request throttling" in the user guide); for (de)registering
 //!   aws-load-balancer-controller allows itself 4 and 20, and 200 targets a request, by what ELB's developers told its own;
+//! - a question about groups or their tags names 20 of them at most, and is refused whole where one is missing; the drain delay is asked
+//!   for each group alone;
 //! - the API is eventually consistent: a read may show what was before.
 //!
 //! Invariant: in `mode: own` no change is sent to a group that carries another controller's tag; in `mode: observe` none at all.
@@ -17,18 +19,18 @@
 
 mod api;
 mod batch;
+mod budget;
 mod failure;
 mod group;
+mod groups;
 mod health;
-mod spare;
 mod wire;
 mod zones;
 
-use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_sdk_elasticloadbalancingv2::config::{ProvideCredentials, SharedCredentialsProvider};
@@ -37,9 +39,10 @@ use tokio::time::timeout;
 
 use self::api::Api;
 use self::batch::Batch;
-use self::group::{Facts, Group};
-use self::spare::Spare;
-use crate::config::{AwsConfig, Family, Mode, TargetGroup};
+use self::budget::Budget;
+use self::group::Group;
+use self::groups::Groups;
+use crate::config::{AwsConfig, Family, Mode};
 use crate::reconcile::OpenError;
 use crate::registry::{
     CALL_TIMEOUT, CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, Listed, Listing, Operation, Pace, Rate, Registry,
@@ -50,16 +53,18 @@ use crate::registry::{
 const BATCH: usize = 200;
 /// Between two reads while something waits; an ALB takes longer for most steps.
 const POLL: Duration = Duration::from_secs(5);
-/// Half of what AWS allows: other programs of the account, the drain delays and the looks at groups need the rest.
+/// Half of what AWS allows: other programs of the account and the questions about groups (`groups`) need the rest.
 const PACE: Pace = Pace { calls: Rate { per_second: 5.0, burst: 20.0 }, changes: Rate { per_second: 2.0, burst: 10.0 } };
+
+/// Calls that a batch may need beyond its first: enough to find one bad target among two hundred in two batches. With the pace above they
+/// stay within what AWS allows for changes: 4 calls a second, 20 at once.
+const SPARE: Rate = Rate { per_second: 1.0, burst: 10.0 };
 
 /// The target groups of one region, with one set of credentials.
 #[derive(Debug)]
 pub struct Aws {
-    api: Api,
-    bindings: BTreeMap<Arc<str>, TargetGroup>,
-    groups: Mutex<HashMap<Arc<str>, Arc<Group>>>,
-    spare: Spare,
+    groups: Groups,
+    spare: Budget,
 }
 
 impl Aws {
@@ -85,33 +90,21 @@ impl Aws {
         credentials: Option<SharedCredentialsProvider>,
     ) -> Result<Self, OpenError> {
         let api = Api::new(config, registry, cluster, credentials)?;
-        Ok(Self { api, bindings: config.groups.clone(), groups: Mutex::default(), spare: Spare::new() })
-    }
-
-    fn group(&self, arn: &str) -> Arc<Group> {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.entry(arn.into()).or_default().clone()
-    }
-
-    /// Whether targets of the group are ours to change; those of a group that no binding names any more are, as its debts are.
-    fn mode(&self, arn: &str) -> Mode {
-        self.bindings.get(arn).map_or(Mode::Own, |group| group.mode)
-    }
-
-    async fn facts(&self, arn: &str, group: &Group) -> Result<Facts, CallError> {
-        group.facts(&self.api, arn, self.mode(arn)).await
+        Ok(Self { groups: Groups::new(api, config.groups.clone()), spare: Budget::new(SPARE) })
     }
 
     async fn send(&self, arn: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
-        let group = self.group(arn);
-        let facts = self.facts(arn, &group).await.map_err(nothing_left)?;
-        let observed = (self.mode(arn) == Mode::Observe).then(|| "the binding only observes this group".to_owned());
-        let kept = observed.or_else(|| facts.unfit.clone()).or_else(|| facts.foreign.clone());
+        let kind = self.groups.kind(arn).await.map_err(nothing_left)?;
+        let kept = match self.groups.mode(arn) {
+            Mode::Observe => Some("the binding only observes this group".to_owned()),
+            Mode::Own if kind.unfit.is_some() => kind.unfit.clone(),
+            Mode::Own => self.groups.owner(arn).await.map_err(nothing_left)?.foreign(),
+        };
         let refused = |change: &Change| {
-            let misfit = || (change.operation == Operation::Register).then(|| facts.misfit(change.address.ip())).flatten();
+            let misfit = || (change.operation == Operation::Register).then(|| kind.misfit(change.address.ip())).flatten();
             kept.clone().or_else(misfit).map(ChangeError::Refused)
         };
-        Batch::new(changes, refused).send(&self.api, arn, &group, &self.spare).await
+        Batch::new(changes, refused).send(self.groups.api(), arn, &self.groups.group(arn), &self.spare).await
     }
 }
 
@@ -129,11 +122,10 @@ impl Registry for Aws {
     }
 
     async fn list(&self, service: &str, _: Option<Wait>) -> Result<Listing, CallError> {
-        let accepted = self.bindings.get(service).map_or(&[][..], |group| &group.accept_states);
+        let accepted = self.groups.binding(service).map_or(&[][..], |group| &group.accept_states);
         within(async {
-            let group = self.group(service);
-            self.facts(service, &group).await?;
-            let found = self.api.health(service).await?;
+            self.groups.kind(service).await?;
+            let (found, group) = (self.groups.api().health(service).await?, self.groups.group(service));
             let targets = found.iter().filter_map(|one| listed(one, accepted, &group)).collect();
             Ok(Listing { targets, ..Listing::default() })
         })
@@ -148,15 +140,11 @@ impl Registry for Aws {
     }
 
     async fn drain_delay(&self, service: &str) -> Result<Option<Duration>, CallError> {
-        within(async {
-            let facts = self.facts(service, &self.group(service)).await?;
-            group::drain_delay(&self.api, service, &facts).await
-        })
-        .await
+        within(self.groups.drain_delay(service)).await
     }
 
     fn family(&self, service: &str) -> Option<Family> {
-        self.group(service).family()
+        self.groups.group(service).family()
     }
 
     fn pace(&self) -> Pace {

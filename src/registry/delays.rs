@@ -1,9 +1,12 @@
 //! What registries say about drain delays, asked in the background.
 //!
 //! Admission needs the delay at once and must not wait for a registry, so every replica keeps the last answers.
+//! Each registry is asked one question at a time, first of the service whose answer is missing or the oldest, so that a registry that answers
+//! only now and then tells of every service in the end.
 //!
 //! Invariant: an answer counts for [`STALE`] after it came; then it is as if it had never come, and the fallback counts.
-//! Absent on purpose: the fallback (`config`), the sleep that follows from a delay (`admission`).
+//! Invariant: a registry that answers nobody is asked once in [`RETRY_CAP`](crate::reconcile::limits::RETRY_CAP), however many services it has.
+//! Absent on purpose: the fallback (`config`), the sleep that follows from a delay (`admission`), how fast a registry may be asked (drivers).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,16 +20,19 @@ use crate::config::{Configuration, Drain, RegistryConfig};
 use crate::metrics::delays::DelayMetrics;
 use crate::reconcile::Drivers;
 use crate::reconcile::clock::{Clock, Instant};
+use crate::reconcile::limits::Backoff;
 use crate::target::ServiceId;
 
 /// Time between two questions about a service.
 pub const REFRESH: Duration = Duration::from_secs(5 * 60);
-/// Time until a question that brought no answer is asked again; doubled each time, up to [`REFRESH`].
+/// Time until a question that a registry refused for its service is asked again; doubled each time, up to [`REFRESH`].
 pub const RETRY: Duration = Duration::from_secs(15);
+/// Longer than [`REFRESH`] already.
+const DOUBLINGS: u32 = 5;
 /// Answers older than this no longer count.
 pub const STALE: Duration = Duration::from_secs(3600);
-/// Questions at the same time.
-const AT_ONCE: usize = 8;
+/// Part of a pause by which it is spread: replicas start together; they need not ask together ever after.
+const SPREAD: f64 = 0.1;
 
 /// Last answers.
 #[derive(Clone, Debug, Default)]
@@ -43,10 +49,31 @@ pub struct Answers {
     pub metrics: DelayMetrics,
 }
 
+/// One registry, and when its services are to be asked about.
+struct Questions<R> {
+    config: RegistryConfig,
+    cluster: Arc<str>,
+    client: Option<Arc<R>>,
+    services: BTreeMap<ServiceId, Due>,
+    backoff: Backoff,
+}
+
+/// When a service is to be asked about; at once where it never was.
+#[derive(Clone, Copy, Default)]
+struct Due {
+    at: Instant,
+    failures: u32,
+}
+
 impl Answers {
     fn forget(&self, service: &ServiceId) {
         self.known.send_modify(|known| _ = known.answers.remove(service));
         self.metrics.forget(service);
+    }
+
+    fn keep<K: Clock>(&self, service: &ServiceId, delay: Duration, clock: &K) {
+        self.known.send_modify(|known| _ = known.answers.insert(service.clone(), (delay, clock.now())));
+        self.metrics.answered(service, delay, clock.wall());
     }
 }
 
@@ -65,75 +92,118 @@ pub async fn run<D: Drivers, K: Clock>(
     mut configuration: watch::Receiver<Option<Arc<Configuration>>>,
     answers: Answers,
 ) {
-    let mut retry = RETRY;
+    let mut registries = BTreeMap::new();
     loop {
         let current = configuration.borrow_and_update().clone();
-        let answered = match &current {
-            Some(current) => ask_all(&*drivers, &clock, current, &answers).await,
-            None => true,
+        if let Some(current) = &current {
+            follow(&mut registries, &*drivers, current, &answers);
+        }
+        let asked = join_all(registries.values_mut().map(|questions| questions.ask(&clock, &answers)));
+        let for_good = async {
+            asked.await;
+            std::future::pending::<()>().await;
         };
-        let pause = if answered { REFRESH } else { retry };
-        retry = if answered { RETRY } else { (retry * 2).min(REFRESH) };
-        // Replicas start together; they need not ask together ever after.
-        let waited = clock.sleep_until(clock.now().after(pause.mul_f64(0.9 + clock.jitter() / 5.0)));
         tokio::select! {
-            () = waited => {}
-            changed = configuration.changed() => if changed.is_err() { return } else { retry = RETRY },
+            () = for_good => {}
+            changed = configuration.changed() => if changed.is_err() { return },
         }
     }
 }
 
-/// Asks about each service once; answers whether all of them answered.
-async fn ask_all<D: Drivers, K: Clock>(drivers: &D, clock: &K, configuration: &Configuration, answers: &Answers) -> bool {
+/// Makes `registries` those of the configuration; what goes on as it was keeps its client and its times.
+fn follow<D: Drivers>(
+    registries: &mut BTreeMap<Arc<str>, Questions<D::Registry>>,
+    drivers: &D,
+    configuration: &Configuration,
+    answers: &Answers,
+) {
     let services = services(configuration);
     let dropped: Vec<_> = answers.known.borrow().answers.keys().filter(|service| !services.contains(*service)).cloned().collect();
     dropped.iter().for_each(|service| answers.forget(service));
-    let opened = open(drivers, configuration, &services);
-    let clients: Vec<_> = services.into_iter().filter_map(|service| Some((opened.get(&service.registry)?.clone(), service))).collect();
-    let mut all = true;
-    for some in clients.chunks(AT_ONCE) {
-        let asked = some.iter().map(|(registry, service)| ask(registry.clone(), service.clone()));
-        for (service, answer) in join_all(asked).await {
-            all &= take(&service, answer, clock, answers);
+    let mut before = std::mem::take(registries);
+    for config in &configuration.registries {
+        let wanted: BTreeSet<_> = services.iter().filter(|service| service.registry == config.name).cloned().collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let same = |questions: &Questions<D::Registry>| questions.config == *config && questions.cluster == configuration.cluster;
+        let mut questions = match before.remove(&config.name).filter(same) {
+            Some(questions) => questions,
+            None => Questions::open(drivers, config, &configuration.cluster),
+        };
+        questions.services.retain(|service, _| wanted.contains(service));
+        wanted.into_iter().for_each(|service| _ = questions.services.entry(service).or_default());
+        registries.insert(config.name.clone(), questions);
+    }
+}
+
+impl<R: Registry> Questions<R> {
+    fn open<D: Drivers<Registry = R>>(drivers: &D, config: &RegistryConfig, cluster: &Arc<str>) -> Self {
+        let client = drivers.open(config, cluster);
+        if let Err(error) = &client {
+            tracing::warn!(registry = %config.name, %error, "no drain delays; the fallback counts");
+        }
+        Self {
+            config: config.clone(),
+            cluster: cluster.clone(),
+            client: client.ok(),
+            services: BTreeMap::new(),
+            backoff: Backoff::default(),
         }
     }
-    all
-}
 
-/// A client for each registry that can have one.
-fn open<D: Drivers>(drivers: &D, configuration: &Configuration, services: &BTreeSet<ServiceId>) -> BTreeMap<Arc<str>, Arc<D::Registry>> {
-    let asked = |registry: &&RegistryConfig| services.iter().any(|service| service.registry == registry.name);
-    let mut opened = BTreeMap::new();
-    for registry in configuration.registries.iter().filter(asked) {
-        match drivers.open(registry, &configuration.cluster) {
-            Ok(client) => _ = opened.insert(registry.name.clone(), client),
-            Err(error) => tracing::warn!(registry = %registry.name, %error, "no drain delays; the fallback counts"),
+    /// Asks for good, one question at a time.
+    async fn ask<K: Clock>(&mut self, clock: &K, answers: &Answers) {
+        let Some(client) = self.client.clone() else { return };
+        while let Some((service, at)) = self.next() {
+            clock.sleep_until(at.max(self.backoff.until())).await;
+            let answer = tokio::time::timeout(CALL_TIMEOUT, client.drain_delay(&service.service)).await;
+            self.take(&service, answer.unwrap_or(Err(CallError::Timeout)), clock, answers);
         }
     }
-    opened
-}
 
-async fn ask<R: Registry>(registry: Arc<R>, service: ServiceId) -> (ServiceId, Result<Option<Duration>, CallError>) {
-    let answer = tokio::time::timeout(CALL_TIMEOUT, registry.drain_delay(&service.service)).await;
-    (service, answer.unwrap_or(Err(CallError::Timeout)))
-}
+    /// The service whose answer is missing or the oldest.
+    fn next(&self) -> Option<(ServiceId, Instant)> {
+        let first = self.services.iter().min_by_key(|(_, due)| due.at);
+        first.map(|(service, due)| (service.clone(), due.at))
+    }
 
-fn take<K: Clock>(service: &ServiceId, answer: Result<Option<Duration>, CallError>, clock: &K, answers: &Answers) -> bool {
-    match answer {
-        Ok(Some(delay)) => {
-            answers.known.send_modify(|known| _ = known.answers.insert(service.clone(), (delay, clock.now())));
-            answers.metrics.answered(service, delay, clock.wall());
-            true
+    fn take<K: Clock>(&mut self, service: &ServiceId, answer: Result<Option<Duration>, CallError>, clock: &K, answers: &Answers) {
+        let (now, jitter) = (clock.now(), clock.jitter());
+        let Some(due) = self.services.get_mut(service) else { return };
+        let after = |pause: Duration| now.after(pause.mul_f64(1.0 - SPREAD + 2.0 * SPREAD * jitter));
+        match &answer {
+            Ok(delay) => {
+                match delay {
+                    Some(delay) => answers.keep(service, *delay, clock),
+                    None => answers.forget(service),
+                }
+                *due = Due { at: after(REFRESH), failures: 0 };
+                self.backoff.ease();
+            }
+            Err(CallError::Denied(_) | CallError::ServiceMissing(_) | CallError::Failed(_)) => {
+                due.at = after(due.put_off());
+                self.backoff.ease();
+            }
+            // All will have to wait. This one falls back a little among them, so that it cannot hold the others up for good.
+            Err(CallError::Throttled(_) | CallError::Unavailable(_) | CallError::Timeout) => {
+                due.at = due.at.after(due.put_off()).min(now);
+                self.backoff.fail(now, jitter);
+            }
         }
-        Ok(None) => {
-            answers.forget(service);
-            true
-        }
-        Err(error) => {
+        if let Err(error) = &answer {
             let (registry, service) = (&service.registry, &service.service);
             tracing::warn!(%registry, %service, %error, "no drain delay; the last one or the fallback counts");
-            false
         }
+    }
+}
+
+impl Due {
+    /// By how much it is put off for one more failure.
+    fn put_off(&mut self) -> Duration {
+        let pause = (RETRY * (1 << self.failures.min(DOUBLINGS))).min(REFRESH);
+        self.failures = self.failures.saturating_add(1);
+        pause
     }
 }
 
@@ -150,6 +220,7 @@ mod tests {
     use crate::config;
     use crate::metrics::Metrics;
     use crate::reconcile::OpenError;
+    use crate::reconcile::limits::RETRY_CAP;
     use crate::reconcile::tokio_clock::TokioClock;
     use crate::registry::{Capabilities, Change, ChangeError, Listing, Wait};
 
@@ -165,11 +236,19 @@ bindings:
   - {name: b, namespaces: ['*'], podSelector: {matchLabels: {app: b}}, registry: first, service: b, port: 80, drain: {fixed: 5s}}
 ";
 
-    /// A registry whose answer a test sets, and which counts the questions.
+    /// A registry whose answers a test sets, and which notes the questions.
     #[derive(Clone)]
     struct Fake {
-        answer: Arc<Mutex<Result<Option<Duration>, CallError>>>,
+        answer: Arc<Mutex<Answer>>,
         asked: Arc<Mutex<Vec<String>>>,
+    }
+
+    type Answer = Box<dyn FnMut(&str) -> Option<Result<Option<Duration>, CallError>> + Send>;
+
+    impl Fake {
+        fn told(&self) -> usize {
+            self.asked.lock().unwrap().len()
+        }
     }
 
     impl Drivers for Fake {
@@ -195,7 +274,11 @@ bindings:
 
         async fn drain_delay(&self, service: &str) -> Result<Option<Duration>, CallError> {
             self.asked.lock().unwrap().push(service.into());
-            self.answer.lock().unwrap().clone()
+            let answer = self.answer.lock().unwrap()(service);
+            match answer {
+                Some(answer) => answer,
+                None => std::future::pending().await,
+            }
         }
     }
 
@@ -204,18 +287,34 @@ bindings:
         clock: TokioClock,
         known: watch::Receiver<Known>,
         metrics: Metrics,
-        _configuration: watch::Sender<Option<Arc<Configuration>>>,
+        configuration: watch::Sender<Option<Arc<Configuration>>>,
     }
 
     fn ground(answer: Result<Option<Duration>, CallError>) -> Ground {
+        answering(TEXT, Box::new(move |_| Some(answer.clone())))
+    }
+
+    fn answering(text: &str, answer: Answer) -> Ground {
         let fake = Fake { answer: Arc::new(Mutex::new(answer)), asked: Arc::default() };
         let clock = TokioClock::start();
-        let (configuration, configured) = watch::channel(Some(Arc::new(config::parse(TEXT).unwrap())));
+        let (configuration, configured) = watch::channel(Some(Arc::new(config::parse(text).unwrap())));
         let (sender, known) = watch::channel(Known::default());
         let metrics = Metrics::new();
         let answers = Answers { known: sender, metrics: metrics.delays.clone() };
         clock.spawn(run(Arc::new(fake.clone()), clock.clone(), configured, answers));
-        Ground { fake, clock, known, metrics, _configuration: configuration }
+        Ground { fake, clock, known, metrics, configuration }
+    }
+
+    /// A configuration with so many services.
+    fn many(services: usize) -> String {
+        let bindings = (0..services).map(|n| {
+            format!(
+                "  - {{name: b{n}, namespaces: ['*'], podSelector: {{matchLabels: {{app: a}}}}, registry: first, service: s{n}, port: 80, \
+                 drain: {{from: registry, fallback: 60s}}}}\n"
+            )
+        });
+        let (head, _) = TEXT.split_once("  - {name: a,").unwrap();
+        head.to_owned() + &bindings.collect::<String>()
     }
 
     impl Ground {
@@ -225,7 +324,7 @@ bindings:
         }
 
         fn answers(&self, answer: Result<Option<Duration>, CallError>) {
-            *self.fake.answer.lock().unwrap() = answer;
+            *self.fake.answer.lock().unwrap() = Box::new(move |_| Some(answer.clone()));
         }
     }
 
@@ -262,5 +361,87 @@ bindings:
         assert_eq!(ground.after(SECOND).await, None);
         ground.answers(Ok(Some(31 * SECOND)));
         assert_eq!(ground.after(RETRY * 2).await, Some(31 * SECOND));
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_that_answers_seldom_tells_of_every_service_in_the_end() {
+        let clock = TokioClock::start();
+        let mut free = Instant::default();
+        let seldom = move |_: &str| {
+            let now = clock.now();
+            if now < free {
+                return Some(Err(CallError::Throttled("slowly".into())));
+            }
+            free = now.after(30 * SECOND);
+            Some(Ok(Some(20 * SECOND)))
+        };
+        let ground = answering(&many(40), Box::new(seldom));
+        let known = |ground: &Ground| {
+            let now = ground.clock.now();
+            (0..40).filter(|n| ground.known.borrow().answer(&ServiceId::new("first", format!("s{n}")), now).is_some()).count()
+        };
+        for _ in 0..3 {
+            ground.after(STALE).await;
+            assert_eq!(known(&ground), 40, "and none is stale before it is told again");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_that_is_away_is_asked_now_and_then_however_many_services_it_has() {
+        let ground = answering(&many(40), Box::new(|_| Some(Err(CallError::Unavailable("down".into())))));
+        ground.after(REFRESH).await;
+        let asked = ground.fake.told();
+        assert!((15..=35).contains(&asked), "{asked}");
+        ground.answers(Ok(Some(SECOND)));
+        ground.after(RETRY_CAP).await;
+        assert_eq!(ground.fake.told(), asked + 40, "then all are told of at once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_is_not_answered_for_keeps_no_other_waiting() {
+        let ground = answering(&many(40), Box::new(|service| (service != "s0").then_some(Ok(Some(SECOND)))));
+        ground.after(CALL_TIMEOUT + 2 * SECOND).await;
+        let known = (1..40).filter(|n| {
+            let service = ServiceId::new("first", format!("s{n}"));
+            ground.known.borrow().answer(&service, ground.clock.now()).is_some()
+        });
+        assert_eq!(known.count(), 39);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_never_answered_for_lets_no_other_grow_stale() {
+        let throttled = || Some(Err(CallError::Throttled("slowly".into())));
+        for never in [Box::new(|| None) as Box<dyn Fn() -> _ + Send>, Box::new(throttled)] {
+            let ground = answering(&many(40), Box::new(move |service| if service == "s0" { never() } else { Some(Ok(Some(SECOND))) }));
+            for _ in 0..5 * 60 {
+                ground.after(60 * SECOND).await;
+                let answers = &ground.known.borrow().answers;
+                let oldest = answers.values().map(|(_, at)| ground.clock.now().since(*at)).max();
+                assert!(oldest < Some(REFRESH * 2) && answers.len() == 39, "{oldest:?}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_missing_service_is_asked_for_less_and_less() {
+        let ground = answering(
+            &many(2),
+            Box::new(|service| Some(if service == "s0" { Err(CallError::ServiceMissing("s0".into())) } else { Ok(Some(SECOND)) })),
+        );
+        ground.after(REFRESH * 10).await;
+        let asked = ground.fake.asked.lock().unwrap().iter().filter(|service| *service == "s0").count();
+        assert!((10..=20).contains(&asked), "{asked}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_the_configuration_asks_only_for_what_is_new() {
+        let ground = answering(&many(2), Box::new(|_| Some(Ok(Some(SECOND)))));
+        ground.after(SECOND).await;
+        ground.configuration.send_replace(Some(Arc::new(config::parse(&many(3)).unwrap())));
+        ground.after(SECOND).await;
+        assert_eq!(*ground.fake.asked.lock().unwrap(), ["s0", "s1", "s2"]);
+        ground.configuration.send_replace(Some(Arc::new(config::parse(&many(1)).unwrap())));
+        ground.after(SECOND).await;
+        assert_eq!(ground.fake.told(), 3);
+        assert!(!ground.metrics.encode().contains("service=\"s2\""), "{}", ground.metrics.encode());
     }
 }

@@ -3,8 +3,9 @@
 //! Invariant: a registry of the configuration has a driver here or an [`OpenError`] that says so; its pods wait then.
 //! Absent on purpose: anything that two drivers share (`endpoint`, `credentials`, `reach`), or that stands above them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use prometheus_client::metrics::family::Family as Gauges;
@@ -32,21 +33,32 @@ pub enum Driver {
     Http(Http),
 }
 
-/// Opens the registries of a configuration.
+/// Opens the registries of a configuration; clones of it share what they open, so that a registry has one driver in a process, whoever
+/// asks it: what it may be asked is counted in one place, and what it told is known to all.
 #[derive(Clone, Debug)]
 pub struct Opener {
-    /// Directory of the credential files.
-    pub credentials: PathBuf,
-    /// Where drivers show how many instances are counted out.
-    pub instances_out: Gauges<RegistryLabel, Gauge>,
+    credentials: PathBuf,
+    instances_out: Gauges<RegistryLabel, Gauge>,
+    opened: Arc<Mutex<BTreeMap<Arc<str>, Opened>>>,
 }
 
-impl Drivers for Opener {
-    type Registry = Driver;
+/// A driver that somebody may still use.
+#[derive(Debug)]
+struct Opened {
+    config: RegistryConfig,
+    cluster: Arc<str>,
+    driver: Weak<Driver>,
+}
 
-    fn open(&self, config: &RegistryConfig, cluster: &Arc<str>) -> Result<Arc<Driver>, OpenError> {
+impl Opener {
+    /// One that has opened nothing yet: with the directory of the credential files, and where drivers show how many instances are counted out.
+    pub fn new(credentials: PathBuf, instances_out: Gauges<RegistryLabel, Gauge>) -> Self {
+        Self { credentials, instances_out, opened: Arc::default() }
+    }
+
+    fn driver(&self, config: &RegistryConfig, cluster: &Arc<str>) -> Result<Driver, OpenError> {
         let (name, credentials) = (&config.name, self.credentials.as_path());
-        let driver = match &config.driver {
+        Ok(match &config.driver {
             DriverConfig::Http(config) => Driver::Http(Http::new(config, name, credentials)?),
             DriverConfig::Haproxy(config) => {
                 let out = self.instances_out.get_or_create(&RegistryLabel { registry: name.clone() }).clone();
@@ -54,8 +66,23 @@ impl Drivers for Opener {
             }
             DriverConfig::Consul(config) => Driver::Consul(Consul::new(config, name, credentials)?),
             DriverConfig::Aws(config) => Driver::Aws(Box::new(Aws::new(config, name, cluster)?)),
-        };
-        Ok(Arc::new(driver))
+        })
+    }
+}
+
+impl Drivers for Opener {
+    type Registry = Driver;
+
+    fn open(&self, config: &RegistryConfig, cluster: &Arc<str>) -> Result<Arc<Driver>, OpenError> {
+        let mut all = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |opened: &&Opened| opened.config == *config && opened.cluster == *cluster;
+        if let Some(driver) = all.get(&config.name).filter(same).and_then(|opened| opened.driver.upgrade()) {
+            return Ok(driver);
+        }
+        let driver = Arc::new(self.driver(config, cluster)?);
+        let opened = Opened { config: config.clone(), cluster: cluster.clone(), driver: Arc::downgrade(&driver) };
+        all.insert(config.name.clone(), opened);
+        Ok(driver)
     }
 }
 
@@ -121,5 +148,28 @@ impl Registry for Driver {
             Self::Haproxy(driver) => driver.pace(),
             Self::Http(driver) => driver.pace(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::AwsConfig;
+
+    fn aws(region: &str) -> RegistryConfig {
+        let config = AwsConfig { region: region.into(), endpoint: None, assume_role: None, groups: BTreeMap::new() };
+        RegistryConfig { name: "edge".into(), driver: DriverConfig::Aws(config) }
+    }
+
+    #[test]
+    fn a_registry_has_one_driver_as_long_as_its_settings_are_the_same() {
+        let opener = Opener::new(PathBuf::new(), Gauges::default());
+        let (here, there) = (Arc::from("here"), Arc::from("there"));
+        let first = opener.open(&aws("eu-west-1"), &here).unwrap();
+        assert!(Arc::ptr_eq(&first, &opener.clone().open(&aws("eu-west-1"), &here).unwrap()));
+        assert!(!Arc::ptr_eq(&first, &opener.open(&aws("eu-west-1"), &there).unwrap()));
+        let moved = opener.open(&aws("us-east-1"), &here).unwrap();
+        assert!(!Arc::ptr_eq(&first, &moved));
+        assert!(Arc::ptr_eq(&moved, &opener.open(&aws("us-east-1"), &here).unwrap()));
     }
 }

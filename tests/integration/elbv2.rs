@@ -62,6 +62,11 @@ impl Simulator {
         self.model.lock().unwrap()
     }
 
+    /// The same, for a task that outlives whoever starts it.
+    pub(crate) fn model_handle(&self) -> Arc<Mutex<Model>> {
+        self.model.clone()
+    }
+
     /// Lets time pass.
     pub(crate) fn pass(&self, time: Duration) {
         self.model().pass(time);

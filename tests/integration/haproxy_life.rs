@@ -58,7 +58,7 @@ struct Leader {
 impl Leader {
     fn begin(cluster: &SmallCluster, name: &str, haste: u32) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
-        let opener = Opener { credentials: "/nowhere".into(), instances_out: Family::default() };
+        let opener = Opener::new("/nowhere".into(), Family::default());
         let clock = Hasty(TokioClock::start(), haste);
         let work = reconcile::run(cluster.clone(), opener, clock, Options::new(name), Arc::new(Metrics::new()), async {
             let _ = stopped.await;

@@ -30,6 +30,7 @@ mod registry_aws;
 mod registry_aws_chain;
 mod registry_aws_ground;
 mod registry_aws_life;
+mod registry_aws_pace;
 mod registry_aws_peers;
 mod registry_conformance;
 mod registry_conformance_grounds;

@@ -94,7 +94,7 @@ impl Ground {
             return Arc::new(Driver::Aws(Box::new(aws::with_credentials(config, credentials))));
         }
         let config = RegistryConfig { name: "subject".into(), driver: driver.clone() };
-        Opener { credentials: self.credentials(), instances_out: Family::default() }.open(&config, &cluster.into()).unwrap()
+        Opener::new(self.credentials(), Family::default()).open(&config, &cluster.into()).unwrap()
     }
 
     pub(crate) fn config(&self) -> DriverConfig {

@@ -8,6 +8,7 @@
 //! Invariant: credentials that AWS refused are not used again; the next call gets them anew.
 //! Absent on purpose: retries and time-outs of the SDK, external IDs and session policies of an assumed role.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use aws_sdk_elasticloadbalancingv2::config::{
     BehaviorVersion, IdentityCache, SharedCredentialsProvider, SharedHttpClient, StalledStreamProtectionConfig,
 };
 use aws_sdk_elasticloadbalancingv2::error::{ProvideErrorMetadata, SdkError};
-use aws_sdk_elasticloadbalancingv2::types::{TargetDescription, TargetGroup, TargetHealthDescription};
+use aws_sdk_elasticloadbalancingv2::types::{Tag, TargetDescription, TargetGroup, TargetHealthDescription};
 use aws_sdk_elasticloadbalancingv2::{Client, Config};
 use aws_smithy_async::rt::sleep::{SharedAsyncSleep, TokioSleep};
 use aws_smithy_async::time::SystemTimeSource;
@@ -85,19 +86,20 @@ impl Api {
         })
     }
 
-    /// The target group itself.
-    pub(super) async fn group(&self, arn: &str) -> Result<TargetGroup, CallError> {
-        let asked = |client: Client| client.describe_target_groups().target_group_arns(arn).send();
-        let answer = self.call(asked).await.map_err(Failure::call)?;
-        let found = answer.target_groups.unwrap_or_default().into_iter().find(|group| group.target_group_arn() == Some(arn));
-        found.ok_or_else(|| CallError::ServiceMissing(arn.to_owned()))
+    /// These target groups, at most 20; all of it is refused where one is missing.
+    pub(super) async fn groups(&self, arns: &[Arc<str>]) -> Result<Vec<TargetGroup>, Failure> {
+        let arns = arns.iter().map(|arn| arn.to_string()).collect();
+        let asked = |client: Client| client.describe_target_groups().set_target_group_arns(Some(arns)).send();
+        Ok(self.call(asked).await?.target_groups.unwrap_or_default())
     }
 
-    /// The keys of the target group's tags.
-    pub(super) async fn tags(&self, arn: &str) -> Result<Vec<String>, CallError> {
-        let answer = self.call(|client| client.describe_tags().resource_arns(arn).send()).await.map_err(Failure::call)?;
-        let tags = answer.tag_descriptions.unwrap_or_default().into_iter().flat_map(|one| one.tags.unwrap_or_default());
-        Ok(tags.filter_map(|tag| tag.key).collect())
+    /// The keys of the tags of these target groups, at most 20; all of it is refused where one is missing.
+    pub(super) async fn tags(&self, arns: &[Arc<str>]) -> Result<HashMap<Arc<str>, Vec<String>>, Failure> {
+        let arns = arns.iter().map(|arn| arn.to_string()).collect();
+        let answer = self.call(|client| client.describe_tags().set_resource_arns(Some(arns)).send()).await?;
+        let described = answer.tag_descriptions.unwrap_or_default().into_iter();
+        let keys = |tags: Vec<Tag>| tags.into_iter().filter_map(|tag| tag.key).collect();
+        Ok(described.filter_map(|one| Some((one.resource_arn?.into(), keys(one.tags.unwrap_or_default())))).collect())
     }
 
     /// One attribute of the target group.

@@ -13,9 +13,9 @@ use std::net::IpAddr;
 use aws_sdk_elasticloadbalancingv2::types::TargetDescription;
 
 use super::api::{Api, Direction};
+use super::budget::Budget;
 use super::failure::Failure;
 use super::group::Group;
-use super::spare::Spare;
 use super::zones::ALL;
 use crate::registry::{CallError, Change, ChangeError, Operation};
 
@@ -53,7 +53,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Sends it all; one result for each change, in order.
-    pub(super) async fn send(mut self, api: &Api, arn: &str, group: &Group, spare: &Spare) -> Result<Vec<Outcome>, CallError> {
+    pub(super) async fn send(mut self, api: &Api, arn: &str, group: &Group, spare: &Budget) -> Result<Vec<Outcome>, CallError> {
         let mut first = true;
         while let Some(part) = self.left.pop() {
             if !std::mem::take(&mut first) && !spare.take() {

@@ -70,6 +70,11 @@ impl Failure {
         }
     }
 
+    /// Whether one of those that the call names is at fault; without it the others would be answered.
+    pub(super) fn names_one(&self) -> bool {
+        matches!(self, Self::Target(_) | Self::Call(CallError::ServiceMissing(_)))
+    }
+
     /// What it means where no target was named.
     pub(super) fn call(self) -> CallError {
         match self {

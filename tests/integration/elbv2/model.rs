@@ -34,6 +34,10 @@ pub(crate) struct Model {
     pub(crate) tick: Duration,
     /// Whether the quotas of an account are enforced.
     pub(crate) quotas: bool,
+    /// What other programs of the account ask, in calls a second.
+    pub(crate) others: f64,
+    /// Calls that were refused because a quota was used up.
+    pub(crate) throttled: usize,
     /// Every call that came, in order.
     pub(crate) calls: Vec<Query>,
     faults: VecDeque<(&'static str, Fault)>,
@@ -135,6 +139,11 @@ impl Model {
         self.now += time;
     }
 
+    /// Others have used up what may be asked at once.
+    pub(crate) fn use_up(&mut self) {
+        self.asked = Bucket { used: 40.0, at: self.now };
+    }
+
     /// The next call of `action` goes wrong so.
     pub(crate) fn fault(&mut self, action: &'static str, fault: Fault) {
         self.faults.push_back((action, fault));
@@ -180,8 +189,9 @@ impl Model {
             return Err(Refusal::new(403, "AccessDenied", message));
         }
         let registers = matches!(query.action(), "RegisterTargets" | "DeregisterTargets");
-        let quota = if registers { self.registered.take(self.now, 4.0, 20.0) } else { self.asked.take(self.now, 10.0, 40.0) };
+        let quota = if registers { self.registered.take(self.now, 4.0, 20.0) } else { self.asked.take(self.now, 10.0 - self.others, 40.0) };
         if self.quotas && !quota {
+            self.throttled += 1;
             return Err(Refusal::new(400, "ThrottlingException", "Rate exceeded"));
         }
         Ok(())

@@ -9,6 +9,8 @@ const VERSION: &str = "2015-12-01";
 const NAMESPACE: &str = "http://elasticloadbalancing.amazonaws.com/doc/2015-12-01/";
 /// Groups on one page of a description.
 const PAGE: usize = 400;
+/// Groups that one question can name.
+const NAMED: usize = 20;
 
 /// A request: its parameters by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +46,13 @@ impl Query {
     /// The texts of a list.
     fn list(&self, name: &str) -> Vec<&str> {
         (1..).map_while(|place| self.value(&format!("{name}.member.{place}"))).collect()
+    }
+
+    /// The same, of a list that can name so many groups.
+    fn named_groups(&self, name: &str) -> Result<Vec<&str>, Refusal> {
+        let list = self.list(name);
+        let refused = || Refusal::new(400, "ValidationError", format!("You cannot describe more than '{NAMED}' target groups at a time"));
+        if list.len() > NAMED { Err(refused()) } else { Ok(list) }
     }
 
     fn members(&self, name: &str) -> Vec<(String, Option<String>, Option<String>)> {
@@ -109,7 +118,7 @@ pub(super) fn print(query: &Query, done: Result<String, Refusal>) -> (u16, Strin
 }
 
 fn groups(model: &mut Model, query: &Query) -> Result<String, Refusal> {
-    let wanted = query.list("TargetGroupArns");
+    let wanted = query.named_groups("TargetGroupArns")?;
     for arn in &wanted {
         model.group(arn)?;
     }
@@ -136,7 +145,7 @@ fn group_member(arn: &str, group: &Group) -> String {
 
 fn tags(model: &mut Model, query: &Query) -> Result<String, Refusal> {
     let mut members = String::new();
-    for arn in query.list("ResourceArns") {
+    for arn in query.named_groups("ResourceArns")? {
         let group = model.group(arn)?;
         let tags: String = group.tags.iter().map(|(key, value)| member(&[("Key", key), ("Value", value)])).collect();
         members += &element("member", &(element("ResourceArn", arn) + &element("Tags", &tags)));
