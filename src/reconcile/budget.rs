@@ -90,23 +90,17 @@ impl Budget {
         hopeful
     }
 
-    /// How many more are out of use than may be, by what counts now, with those that have leave: the room for one was there when it asked,
-    /// and may be gone before it has used its leave.
-    pub fn beyond(&self, panic_threshold: u8) -> usize {
+    /// Takes leave back where more targets are out of use, or have leave to be, than may be by now: from those that have not `used` it.
+    pub fn take_back(&mut self, panic_threshold: u8, used: impl Fn(&Key) -> bool) -> Vec<Key> {
         if self.granted.is_empty() {
-            return 0;
+            return Vec::new();
         }
-        self.out_of_use().saturating_sub(allowed(self.counted.len(), panic_threshold))
-    }
-
-    /// Takes leave back that was not used.
-    pub fn take_back(&mut self, key: &Key) {
-        self.granted.remove(key);
-    }
-
-    /// Those that have leave.
-    pub fn holders(&self) -> impl Iterator<Item = &Key> {
-        self.granted.iter()
+        let beyond = self.out_of_use().saturating_sub(allowed(self.counted.len(), panic_threshold));
+        let back: Vec<Key> = self.granted.iter().filter(|key| !used(key)).take(beyond).cloned().collect();
+        for key in &back {
+            self.granted.remove(key);
+        }
+        back
     }
 
     /// How many were refused and still are.
@@ -169,19 +163,20 @@ mod tests {
     }
 
     #[test]
-    fn leave_is_beyond_the_budget_once_fewer_count() {
+    fn leave_that_was_not_used_is_taken_back_once_fewer_count() {
         let mut budget = Budget::default();
         for number in 1..=4 {
             budget.count(&key(number), true);
         }
         assert!(budget.ask(&key(1), 50) && budget.ask(&key(2), 50));
-        budget.note_away(&key(2), true);
-        assert_eq!(budget.beyond(50), 0);
+        let used = |one: &Key| *one == key(1);
+        assert_eq!(budget.take_back(50, used), []);
         budget.forget(&key(4));
-        assert_eq!(budget.beyond(50), 1);
-        assert_eq!(budget.holders().collect::<Vec<_>>(), [&key(1), &key(2)]);
-        budget.take_back(&key(1));
-        assert_eq!(budget.beyond(50), 0);
+        assert_eq!(budget.take_back(50, used), [key(2)]);
+        assert!(budget.granted(&key(1)) && !budget.granted(&key(2)));
+        budget.forget(&key(3));
+        budget.forget(&key(2));
+        assert_eq!(budget.take_back(50, used), [], "what was used cannot be taken back");
     }
 
     #[test]

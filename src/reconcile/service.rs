@@ -14,12 +14,13 @@ use super::budget::Budget;
 use super::clock::Instant;
 use super::limits::{Backoff, Request};
 use crate::registration::observe::{Doing, Facts, Outcome, Seen, Traits};
-use crate::registry::{CallError, Capabilities, Change, ChangeError, DrainKind, Listed, Listing, Operation, TargetKeys};
+use crate::registry::{CallError, Capabilities, Change, ChangeError, DrainKind, Listed, Operation, TargetKeys};
 use crate::target::{PodUid, ServiceId, TargetState};
 
 mod book;
 mod complaint;
 mod reading;
+mod reads;
 
 use book::Book;
 pub use book::{Entry, Owner};
@@ -30,11 +31,6 @@ use reading::Reading;
 pub const GATHER: Duration = Duration::from_millis(5);
 /// Failures in a row until they are shown to people: one is noise.
 pub const SHOWN_AFTER: u32 = 2;
-/// Two reads that are needed at once are this far apart at least.
-const READ_SPACING: Duration = Duration::from_millis(10);
-/// What a listed target adds to that: reading ten thousand targets costs the registry more than reading ten.
-const READ_SPACING_A_TARGET: Duration = Duration::from_micros(10);
-
 /// Position in the order of all requests and answers of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seq(pub u64);
@@ -235,11 +231,9 @@ impl Service {
 
     /// Takes back leave of the budget that there is no room for any more and that nothing was sent by; the pods it concerns.
     pub fn take_back_leave(&mut self, panic_threshold: u8) -> Vec<PodUid> {
-        let beyond = self.budget.beyond(panic_threshold);
-        let unused = |key: &&Key| !self.may_be_out(key);
-        let back: Vec<Key> = if beyond > 0 { self.budget.holders().filter(unused).take(beyond).cloned().collect() } else { Vec::new() };
+        let books = &self.books;
+        let back = self.budget.take_back(panic_threshold, |key| books.get(key).is_some_and(|book| book.may_be_out()));
         for key in &back {
-            self.budget.take_back(key);
             self.withdraw(key);
         }
         back.into_iter().map(|key| key.uid).collect()
@@ -335,87 +329,6 @@ impl Service {
         concerned
     }
 
-    /// A read begins; the index to wait from, where it may wait for a change. `next_audit`: when the next audit is due, if this is one.
-    pub fn begin_read(&mut self, began: Seq, now: Instant, next_audit: Instant, capabilities: &Capabilities) -> Option<u64> {
-        let audit = now >= self.audit_due;
-        let waits = !self.read_needed && !audit && !self.waiting.is_empty() && self.can_block(capabilities) && self.blocking.is_none();
-        self.last_read = Some(now);
-        if waits {
-            self.blocking = Some(began);
-            return self.reading.as_ref().and_then(|reading| reading.index);
-        }
-        if audit {
-            self.audit_due = next_audit;
-            self.audit_open = true;
-        }
-        self.listing = Some(began);
-        self.overtaken = false;
-        self.read_needed = false;
-        None
-    }
-
-    /// Whether an audit was answered since this was asked last.
-    pub fn audited(&mut self) -> bool {
-        std::mem::take(&mut self.audit_open)
-    }
-
-    /// Takes the answer to a read, `None` where it was not sent after all; the pods for which it says something new.
-    pub fn listed(&mut self, began: Seq, answer: Option<Result<Listing, CallError>>, now: Instant, jitter: f64) -> Vec<PodUid> {
-        let stamps = self.stamps();
-        let blocking = self.blocking.take_if(|seq| *seq == began).is_some();
-        let plain = self.listing.take_if(|seq| *seq == began).is_some();
-        let listing = match answer {
-            Some(Ok(listing)) => listing,
-            // A service that does not exist holds nothing.
-            Some(Err(CallError::ServiceMissing(_))) => Listing::default(),
-            Some(Err(error)) => {
-                self.read_needed |= plain;
-                return self.list_failed(&error, now, jitter);
-            }
-            None => {
-                self.read_needed |= plain;
-                return Vec::new();
-            }
-        };
-        self.list_backoff.succeed();
-        self.complaint = None;
-        let known = self.reading.as_ref().and_then(|reading| reading.index);
-        let mut began = began;
-        if let Some(later) = self.reading.as_ref().map(|reading| reading.began).filter(|later| *later > began) {
-            // A read that waited says what is newer, though it was asked for before: it counts like the one it adds to.
-            if !(blocking && known.zip(listing.index).is_some_and(|(known, index)| index > known)) {
-                return Vec::new();
-            }
-            began = later;
-        }
-        if !(blocking || plain) {
-            return Vec::new();
-        }
-        if plain && self.overtaken && listing.index < known {
-            self.read_needed = true;
-            return Vec::new();
-        }
-        self.overtaken |= blocking && self.listing.is_some();
-        let mut reading = Reading::new(began, listing);
-        let mut concerned: BTreeSet<PodUid> = self.waiting.clone();
-        for (key, book) in &mut self.books {
-            reading.share(key);
-            let look = |reading: &Reading| (reading.began > book.settled).then(|| reading.look(key, stamps, book.observes));
-            let (before, after) = (self.reading.as_ref().and_then(look), look(&reading));
-            if before != after {
-                concerned.insert(key.uid.clone());
-            }
-            if after == Some(Seen::Absent) && !matches!(book.doing, Doing::Sent(_)) {
-                book.owned = false;
-            }
-            if matches!(after, Some(Seen::Listed { state, .. }) if state != TargetState::Draining) {
-                book.shown_in_use();
-            }
-        }
-        self.reading = Some(reading);
-        concerned.into_iter().collect()
-    }
-
     /// Whether the last read that counts for the target shows it: by its stamp where there are stamps, else by its address, as for one
     /// that is only observed.
     pub fn shows(&self, key: &Key, observes: bool) -> Option<(Seq, Option<TargetState>)> {
@@ -462,34 +375,6 @@ impl Service {
             .min()?;
         Some(first.max(self.apply_backoff.until()))
     }
-
-    fn read_due(&self, capabilities: &Capabilities) -> Option<Instant> {
-        if self.listing.is_some() {
-            return None;
-        }
-        let spacing = READ_SPACING + READ_SPACING_A_TARGET * u32::try_from(self.books.len()).unwrap_or(u32::MAX);
-        let apart = |pause: Duration| self.last_read.map_or(Instant::default(), |last| last.after(pause));
-        let due = match (self.read_needed, self.waiting.is_empty(), self.can_block(capabilities)) {
-            (true, _, _) => apart(spacing),
-            (false, false, true) if self.blocking.is_none() => apart(spacing),
-            (false, false, false) => apart(capabilities.poll),
-            (false, true, false) if self.reading.as_ref().is_some_and(|reading| reading.unfinished) => apart(capabilities.poll),
-            (false, _, _) => self.audit_due,
-        };
-        Some(due.min(self.audit_due).max(self.list_backoff.until()))
-    }
-
-    fn can_block(&self, capabilities: &Capabilities) -> bool {
-        capabilities.blocking_read && self.reading.as_ref().is_some_and(|reading| reading.index.is_some())
-    }
-
-    fn list_failed(&mut self, error: &CallError, now: Instant, jitter: f64) -> Vec<PodUid> {
-        self.list_backoff.fail(now, jitter);
-        if self.list_backoff.failures() < SHOWN_AFTER || !Complaint::of_call(error, now).show_in(&mut self.complaint) {
-            return Vec::new();
-        }
-        self.waiting.iter().cloned().collect()
-    }
 }
 
 /// What frees a place is not queued behind what needs one.
@@ -507,37 +392,5 @@ fn slot(key: &Key, keys: TargetKeys) -> (Option<PodUid>, Option<SocketAddr>, u16
         TargetKeys::Exact => (Some(key.uid.clone()), Some(key.address), key.address.port()),
         TargetKeys::Uid => (Some(key.uid.clone()), None, key.address.port()),
         TargetKeys::Address => (None, Some(key.address), key.address.port()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::num::NonZeroUsize;
-
-    use rstest::rstest;
-
-    use super::*;
-    use crate::registry::GoneWhen;
-
-    /// What goes on only as it is looked at must not wait for an audit, though no pod waits for it.
-    #[rstest]
-    #[case::unfinished(true, 1)]
-    #[case::at_rest(false, 60)]
-    fn what_is_unfinished_is_read_again_soon(#[case] unfinished: bool, #[case] seconds: u64) {
-        let capabilities = Capabilities {
-            drain: DrainKind::Explicit,
-            keys: TargetKeys::Exact,
-            stamps: true,
-            blocking_read: false,
-            batch: NonZeroUsize::MIN,
-            gone_when: GoneWhen::Absent,
-            poll: Duration::from_secs(1),
-        };
-        let start = Instant::default();
-        let mut service = Service::new(ServiceId::new("lan", "web"));
-        service.begin_read(Seq(1), start, start.after(Duration::from_secs(60)), &capabilities);
-        service.listed(Seq(1), Some(Ok(Listing { unfinished, ..Listing::default() })), start, 0.5);
-        let [_, due] = service.due(&capabilities);
-        assert_eq!(due, Some(Due::Read(start.after(Duration::from_secs(seconds)))));
     }
 }
