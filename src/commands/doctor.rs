@@ -11,6 +11,7 @@ mod install;
 mod pods;
 mod reading;
 mod registries;
+mod trial;
 mod workloads;
 
 use std::process::ExitCode;
@@ -28,7 +29,8 @@ pub async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     }
     let access = access::connect(&args.access).await?;
     let (facts, notes) = reading::read(&access, &args).await?;
-    let findings = [install::check(&facts), registries::check(&facts), pods::check(&facts), workloads::check(&facts)].concat();
+    let checks = [install::check, trial::check, registries::check, pods::check, workloads::check];
+    let findings = checks.into_iter().flat_map(|check| check(&facts)).collect();
     let all = Findings { notes, findings };
     say(&args.output.map_or_else(|| Ok(finding::for_people(&all)), |output| data(&all, output))?)?;
     Ok(if all.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })

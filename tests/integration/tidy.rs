@@ -14,7 +14,7 @@ use lockstep::names;
 const LINES: usize = 700;
 
 /// Files of the pure parts: a file, or all below a folder.
-const PURE: [&str; 17] = [
+const PURE: [&str; 19] = [
     "src/admission.rs",
     "src/admission/",
     "src/registration.rs",
@@ -25,6 +25,8 @@ const PURE: [&str; 17] = [
     "src/config/",
     "src/commands/doctor/install.rs",
     "src/commands/doctor/pods.rs",
+    "src/commands/doctor/registries.rs",
+    "src/commands/doctor/trial.rs",
     "src/commands/doctor/workloads.rs",
     "src/commands/release/effect.rs",
     "src/commands/status/outlook.rs",

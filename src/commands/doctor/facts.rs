@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::trial::Tried;
 use crate::commands::registries::Answers;
 use crate::commands::status::sight::{Sight, Told};
 use crate::commands::surroundings::Surroundings;
@@ -38,6 +39,8 @@ pub(super) struct Facts {
     pub(super) webhook: Option<Value>,
     /// The debts.
     pub(super) debts: Vec<Debt>,
+    /// The pod that the API server tried; absent where none could be.
+    pub(super) tried: Option<Tried>,
     /// What the registries answered; absent where they were not asked.
     pub(super) answers: Option<Answers>,
     /// UIDs of targets that registries hold for us, and that no pod of the cluster has.
@@ -61,6 +64,7 @@ impl Facts {
             around: Surroundings::default(),
             webhook: None,
             debts: Vec::new(),
+            tried: None,
             answers: None,
             strays: BTreeSet::new(),
             replicas: Vec::new(),

@@ -15,6 +15,8 @@ pub(super) enum Code {
     NobodyReconciles,
     /// The webhook configuration is not there, or not as the chart has it.
     WebhookChanged,
+    /// A pod that a binding selects would not be prepared.
+    PodsNotPrepared,
     /// API servers hold no CA for the webhook, or one that ends soon.
     CertificateEnds,
     /// The configuration is not there, or invalid.
@@ -78,9 +80,10 @@ pub(super) struct Findings {
 impl Code {
     /// Every code.
     #[cfg(test)]
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 19] = [
         Self::NobodyReconciles,
         Self::WebhookChanged,
+        Self::PodsNotPrepared,
         Self::CertificateEnds,
         Self::ConfigurationInvalid,
         Self::RightMissing,

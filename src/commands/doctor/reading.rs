@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::exec;
 use super::facts::Facts;
+use super::trial::{self, Tried};
 use crate::args::{AccessArgs, DoctorArgs};
 use crate::commands::access::{Access, collection, no_pods, our_warnings};
 use crate::commands::registries::Answers;
@@ -34,6 +35,7 @@ pub(super) async fn read(access: &Access, args: &DoctorArgs) -> anyhow::Result<(
     reading.pods(only).await?;
     reading.workloads(only).await;
     reading.install(only).await;
+    reading.trial().await;
     if !args.without_registries {
         reading.registries(&args.access).await;
     }
@@ -132,6 +134,20 @@ impl Reading<'_> {
             Ok(missing) => self.facts.missing_rights = missing,
             Err(error) => self.note("the rights of Lockstep cannot be asked for, so they are not looked at", &error),
         }
+    }
+
+    /// Lets the API server try a pod; nothing is created.
+    async fn trial(&mut self) {
+        let opted_in = self.facts.namespaces.clone().unwrap_or_default();
+        let Some((namespace, pod)) = trial::pod(&self.facts.around.ground.bindings, &opted_in) else { return };
+        let bytes = self.access.api.try_create(&collection("/api/v1", Some(&namespace), "pods"), &pod).await;
+        let answer = bytes.and_then(|bytes| decode::pod(&String::from_utf8_lossy(&bytes)));
+        if let Err(error) = &answer
+            && !trial::is_unasked(error)
+        {
+            self.note(&format!("no pod could be tried in namespace {namespace}, so nobody knows whether one would be prepared"), error);
+        }
+        self.facts.tried = Some(Tried { namespace, answer });
     }
 
     async fn registries(&mut self, access: &AccessArgs) {

@@ -89,6 +89,12 @@ impl Api {
         self.call(Method::POST, &path, Some("application/json"), body.to_string().into(), REQUEST_TIMEOUT).await
     }
 
+    /// Asks what would become of an object that is created, and creates nothing.
+    pub async fn try_create(&self, path: &str, body: &serde_json::Value) -> Result<Bytes, ApiError> {
+        let path = format!("{path}?dryRun=All");
+        self.call(Method::POST, &path, Some("application/json"), body.to_string().into(), REQUEST_TIMEOUT).await
+    }
+
     /// Patches an object.
     pub async fn patch(&self, path: &str, kind: PatchKind, body: &serde_json::Value) -> Result<Bytes, ApiError> {
         let (content, force) = match kind {

@@ -105,6 +105,10 @@ pub(crate) fn lockstep_is_down(world: &World) {
     assert!(!refused.status.success(), "a strict namespace refuses pods while Lockstep is down");
     let complaint = String::from_utf8_lossy(&refused.stderr);
     assert!(complaint.contains("strict.lockstep.dev"), "{complaint}");
+    for (namespace, evidence) in [("open", "without the readiness gate"), ("closed", "failed calling webhook")] {
+        let (_, found) = commands::data(world, &["doctor", "--namespace", namespace]);
+        assert!(commands::names(&found, ("PodsNotPrepared", namespace, evidence)), "{found}");
+    }
     let counted = world.cluster.kubectl(&["get", "--raw", "/metrics"]);
     for series in [
         r#"webhook_fail_open_count{name="enabled.lockstep.dev""#,
