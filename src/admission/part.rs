@@ -192,3 +192,25 @@ impl<'de> Visitor<'de> for KeyVisitor {
         Ok(Key(Cow::Borrowed(text)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    /// Takes no kind of value.
+    struct Nothing;
+
+    impl Shape<'_> for Nothing {}
+
+    #[rstest]
+    fn a_value_of_a_kind_that_is_not_taken_is_wrong(
+        #[values("true", "7", "-7", "7.5", r#""x""#, r#""\u00e9""#, "[1, {}]", r#"{"a": [1]}"#)] json: &str,
+    ) {
+        let part: Part<Nothing> = serde_json::from_str(json).unwrap();
+        assert!(part.is_wrong(), "{json}");
+        let list: Vec<Part<Nothing>> = serde_json::from_str(&format!("[null, {json}, null]")).unwrap();
+        assert!(!list[0].is_wrong() && list[1].is_wrong() && !list[2].is_wrong(), "{json} ends where it ends");
+    }
+}
