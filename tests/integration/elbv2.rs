@@ -7,7 +7,7 @@
 //! Absent on purpose: load balancers and listeners (a group has one or not), signatures (the key's name is checked), EC2.
 
 pub(crate) mod model;
-mod query;
+pub(crate) mod query;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;

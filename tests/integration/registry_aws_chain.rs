@@ -1,12 +1,17 @@
 //! The credentials of the environment, as a process gets them: each test runs one of its own, since an environment is a whole process's.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::{HeaderMap, StatusCode};
-use axum::routing::get;
+use axum::routing::{get, post};
+use lockstep::config::AwsConfig;
+use lockstep::reconcile::clock::Clock;
+use lockstep::reconcile::tokio_clock::TokioClock;
 use lockstep::registry::Registry;
 use lockstep::registry::aws::Aws;
 use serde_json::json;
@@ -55,8 +60,13 @@ impl Process {
 #[expect(clippy::disallowed_methods, reason = "the environment is what this is about")]
 async fn in_an_environment_of_its_own() {
     let [url, arn] = ["ELBV2_URL", "ELBV2_GROUP"].map(|name| std::env::var(name).unwrap());
-    let driver = Aws::new(&config(&url), &Arc::from("edge"), "here").unwrap();
-    let listed = driver.list(&arn, None).await;
+    let config = AwsConfig { assume_role: std::env::var("ELBV2_ROLE").ok(), ..config(&url) };
+    let driver = Aws::new(&config, &Arc::from("edge"), "prod-eu-1").unwrap();
+    let mut listed = driver.list(&arn, None).await;
+    if let Ok(next) = std::env::var("NEXT_TOKEN") {
+        std::fs::write(std::env::var("AWS_WEB_IDENTITY_TOKEN_FILE").unwrap(), next).unwrap();
+        listed = driver.list(&arn, None).await;
+    }
     println!("came to: {:?}", listed.map(|listing| listing.targets.len()));
 }
 
@@ -97,6 +107,108 @@ async fn an_environment_without_credentials_is_told_soon() {
     assert!(came.starts_with("Err(Unavailable(\"nothing can be sent: "), "{came}");
     assert!(process.simulator.model().calls.is_empty());
 }
+
+#[tokio::test]
+async fn a_role_of_the_configuration_is_assumed_under_our_name() {
+    const ROLE: &str = "arn:aws:iam::123456789012:role/edge";
+    let sts = Sts::start().await;
+    let process = Process::new()
+        .await
+        .with("AWS_ACCESS_KEY_ID", "AKIDOWN")
+        .with("AWS_SECRET_ACCESS_KEY", "secret")
+        .with("AWS_ENDPOINT_URL_STS", &sts.url)
+        .with("ELBV2_ROLE", ROLE);
+    assert_eq!(process.run().await, "Ok(0)");
+    assert_eq!(process.keys(), ["AKIDASSUMED"], "the groups see the role alone");
+    let asked = sts.asked.lock().unwrap().clone();
+    let assumes = |(key, form): &Exchange| {
+        let wanted = [("Action", "AssumeRole"), ("RoleArn", ROLE), ("RoleSessionName", "lockstep-prod-eu-1")];
+        key.as_deref() == Some("AKIDOWN") && wanted.iter().all(|(name, value)| form.get(*name).is_some_and(|given| given == value))
+    };
+    assert!(!asked.is_empty() && asked.iter().all(assumes), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_be_assumed_is_told() {
+    let sts = Sts::start().await;
+    let process = Process::new()
+        .await
+        .with("AWS_ACCESS_KEY_ID", "AKIDOWN")
+        .with("AWS_SECRET_ACCESS_KEY", "secret")
+        .with("AWS_ENDPOINT_URL_STS", &sts.url)
+        .with("ELBV2_ROLE", "arn:aws:iam::123456789012:role/refused");
+    let came = process.run().await;
+    assert!(came.starts_with("Err(Unavailable(") && came.contains("AccessDenied"), "{came}");
+    assert!(process.simulator.model().calls.is_empty());
+}
+
+/// As IRSA does it: a role, and a token of the service account in a file that the kubelet writes anew.
+#[tokio::test]
+async fn a_token_of_the_service_account_is_exchanged_and_read_again_when_it_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "FIRST").unwrap();
+    let sts = Sts::start().await;
+    let process = Process::new()
+        .await
+        .with("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/lockstep")
+        .with("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap())
+        .with("AWS_ENDPOINT_URL_STS", &sts.url)
+        .with("NEXT_TOKEN", "SECOND");
+    assert_eq!(process.run().await, "Ok(0)");
+    assert_eq!(process.keys(), ["AKIDFIRST", "AKIDSECOND"]);
+    let asked = sts.asked.lock().unwrap().clone();
+    let exchanges = |(key, form): &Exchange| {
+        key.is_none() && form["Action"] == "AssumeRoleWithWebIdentity" && form["RoleArn"].ends_with(":role/lockstep")
+    };
+    assert!(asked.iter().all(exchanges), "{asked:?}");
+}
+
+/// An STS that gives credentials to whoever asks, but for one role; they are over in a second, so that each call needs new ones.
+struct Sts {
+    url: String,
+    /// The key that a request was signed with, and its form.
+    asked: Arc<Mutex<Vec<Exchange>>>,
+}
+
+type Exchange = (Option<String>, BTreeMap<String, String>);
+
+impl Sts {
+    async fn start() -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let noted = asked.clone();
+        let answer = move |headers: HeaderMap, body: String| async move {
+            let form = reqwest::Url::parse(&format!("http://sts/?{body}")).unwrap();
+            let form: BTreeMap<String, String> = form.query_pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect();
+            let signed = headers.get("authorization").and_then(|value| value.to_str().ok());
+            let key = signed.and_then(|text| text.split("Credential=").nth(1)?.split('/').next());
+            noted.lock().unwrap().push((key.map(str::to_owned), form.clone()));
+            exchange(&form)
+        };
+        let router = Router::new().route("/", post(answer));
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self { url, asked }
+    }
+}
+
+fn exchange(form: &BTreeMap<String, String>) -> (StatusCode, String) {
+    if form["RoleArn"].ends_with("/refused") {
+        let error = "<Error><Type>Sender</Type><Code>AccessDenied</Code><Message>AccessDenied: not yours</Message></Error>";
+        return (StatusCode::FORBIDDEN, format!("<ErrorResponse xmlns=\"{STS}\">{error}<RequestId>1</RequestId></ErrorResponse>"));
+    }
+    let (action, key) = (&form["Action"], form.get("WebIdentityToken").map_or("ASSUMED", String::as_str));
+    let end = TokioClock::start().wall() + Duration::from_secs(1);
+    let credentials = format!(
+        "<Credentials><AccessKeyId>AKID{key}</AccessKeyId><SecretAccessKey>secret</SecretAccessKey><SessionToken>session</SessionToken>\
+         <Expiration>{end}</Expiration></Credentials>"
+    );
+    let result = format!("<{action}Result>{credentials}</{action}Result>");
+    (StatusCode::OK, format!("<{action}Response xmlns=\"{STS}\">{result}</{action}Response>"))
+}
+
+const STS: &str = "https://sts.amazonaws.com/doc/2011-06-15/";
 
 /// Gives credentials to who shows the token.
 async fn agent() -> SocketAddr {

@@ -1,5 +1,7 @@
 //! A pod's whole life with target groups: the reconciler itself, the aws driver and the simulator.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::elbv2::Simulator;
 use crate::elbv2::model::Group;
+use crate::elbv2::query::Query;
 use crate::registry_aws_ground::driver;
 use crate::small_cluster::SmallCluster;
 
@@ -153,5 +156,27 @@ async fn beside_another_controller_gate_and_finalizer_wait_for_what_it_does() {
     assert_eq!(life.state(), Some("draining"));
     let changes = |action: &str| matches!(action, "RegisterTargets" | "DeregisterTargets" | "DescribeTags");
     assert!(life.simulator.model().calls.iter().all(|call| !changes(call.action())));
+    life.end().await;
+}
+
+#[tokio::test]
+async fn targets_of_others_in_a_shared_group_stay_as_they_are() {
+    let life = Life::begin(Group { delay: 3600, ..Group::default() }, ", onUnready: deregister").await;
+    let [serving, draining]: [SocketAddr; 2] = ["10.0.0.8:8080", "10.0.0.9:8080"].map(|address| address.parse().unwrap());
+    life.simulator.model().put(&life.arn, serving);
+    life.simulator.model().put(&life.arn, draining);
+    life.simulator.pass(Duration::from_secs(60));
+    life.simulator.model().drop_out(&life.arn, draining);
+    life.cluster.run("web-1", &["10.0.0.1"]);
+    life.cluster.until("the gate opens", |cluster| cluster.is_open("web-1")).await;
+    life.cluster.delete("web-1");
+    life.cluster.stop("web-1");
+    life.cluster.until("the pod goes", |cluster| cluster.find("web-1").is_none()).await;
+    let truth = life.simulator.model().truth(&life.arn);
+    let states: Vec<_> = truth.iter().map(|shown| (shown.address.to_string(), shown.state)).collect();
+    let wanted = [("10.0.0.1:8080", "draining"), ("10.0.0.8:8080", "healthy"), ("10.0.0.9:8080", "draining")];
+    assert_eq!(states, wanted.map(|(address, state)| (address.to_owned(), state)));
+    let named: BTreeSet<_> = life.simulator.model().calls.iter().flat_map(Query::targets).map(|(address, _)| address).collect();
+    assert_eq!(named, BTreeSet::from(["10.0.0.1".to_owned()]), "no request names a target that is not ours");
     life.end().await;
 }

@@ -14,10 +14,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_config::Region;
 use aws_config::default_provider::credentials::DefaultCredentialsChain;
 use aws_config::provider_config::ProviderConfig;
 use aws_config::sts::AssumeRoleProvider;
-use aws_config::{Region, SdkConfig};
 use aws_sdk_elasticloadbalancingv2::config::http::HttpResponse;
 use aws_sdk_elasticloadbalancingv2::config::retry::RetryConfig;
 use aws_sdk_elasticloadbalancingv2::config::timeout::TimeoutConfig;
@@ -27,8 +27,6 @@ use aws_sdk_elasticloadbalancingv2::config::{
 use aws_sdk_elasticloadbalancingv2::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_elasticloadbalancingv2::types::{Tag, TargetDescription, TargetGroup, TargetHealthDescription};
 use aws_sdk_elasticloadbalancingv2::{Client, Config};
-use aws_smithy_async::rt::sleep::{SharedAsyncSleep, TokioSleep};
-use aws_smithy_async::time::SystemTimeSource;
 use tokio::sync::Mutex;
 
 use super::failure::Failure;
@@ -179,22 +177,16 @@ impl Api {
             }
         };
         match &self.role {
-            Some(role) => self.assumed(role, source, None).await,
+            Some(role) => self.assumed(role, source).await,
             None => source,
         }
     }
 
-    /// Credentials of a role that `source` may assume; `endpoint` stands in for the region's STS.
-    async fn assumed(&self, role: &str, source: SharedCredentialsProvider, endpoint: Option<&str>) -> SharedCredentialsProvider {
-        let mut config = SdkConfig::builder()
-            .behavior_version(BehaviorVersion::latest())
-            .region(self.region.clone())
-            // A configuration that the SDK has not loaded by itself has neither of these, and the provider panics without.
-            .time_source(SystemTimeSource::new())
-            .sleep_impl(SharedAsyncSleep::new(TokioSleep::new()));
-        config.set_endpoint_url(endpoint.map(str::to_owned));
-        let assumed = AssumeRoleProvider::builder(role).session_name(&self.session).configure(&config.build());
-        SharedCredentialsProvider::new(assumed.build_from_provider(source).await)
+    /// Credentials of a role that `source` may assume. STS is found as the SDK finds it for the chain (`AWS_ENDPOINT_URL_STS`).
+    async fn assumed(&self, role: &str, source: SharedCredentialsProvider) -> SharedCredentialsProvider {
+        let config = aws_config::defaults(BehaviorVersion::latest()).region(self.region.clone()).credentials_provider(source).load().await;
+        let assumed = AssumeRoleProvider::builder(role).session_name(&self.session).configure(&config);
+        SharedCredentialsProvider::new(assumed.build().await)
     }
 }
 
@@ -206,45 +198,7 @@ fn session(cluster: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
-    use aws_credential_types::Credentials;
-    use aws_credential_types::provider::ProvideCredentials;
-    use tokio::net::TcpListener;
-    use tokio::sync::mpsc;
-
     use super::*;
-
-    /// An STS that lets whoever asks assume the role, and tells what it was asked.
-    async fn sts(asked: mpsc::UnboundedSender<String>) -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let answer = |body: String| async move {
-            asked.send(body).unwrap();
-            "<AssumeRoleResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleResult><Credentials>\
-                <AccessKeyId>AKIDROLE</AccessKeyId><SecretAccessKey>secret</SecretAccessKey><SessionToken>token</SessionToken>\
-                <Expiration>2099-01-01T00:00:00Z</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
-        };
-        let router = axum::Router::new().route("/", axum::routing::post(answer));
-        tokio::spawn(async { axum::serve(listener, router).await });
-        address
-    }
-
-    #[tokio::test]
-    async fn a_role_is_assumed_under_our_name() {
-        let (tell, mut asked) = mpsc::unbounded_channel();
-        let endpoint = format!("http://{}", sts(tell).await);
-        let role = "arn:aws:iam::123456789012:role/edge";
-        let config = AwsConfig { region: "eu-west-1".into(), endpoint: None, assume_role: Some(role.into()), groups: Default::default() };
-        let source = SharedCredentialsProvider::new(Credentials::new("AKIDOWN", "secret", None, None, "test"));
-        let api = Api::new(&config, &Arc::from("edge"), "prod-eu-1", Some(source.clone())).unwrap();
-        let assumed = api.assumed(role, source, Some(&endpoint)).await.provide_credentials().await.unwrap();
-        assert_eq!(assumed.access_key_id(), "AKIDROLE");
-        let asked = asked.recv().await.unwrap();
-        for part in ["Action=AssumeRole", "RoleArn=arn%3Aaws%3Aiam%3A%3A123456789012%3Arole%2Fedge", "RoleSessionName=lockstep-prod-eu-1"] {
-            assert!(asked.contains(part), "{asked}");
-        }
-    }
 
     #[test]
     fn the_name_of_a_session_fits_sts() {
