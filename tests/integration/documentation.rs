@@ -98,6 +98,36 @@ fn values_of_a_page_render_to_a_configuration_that_is_taken(#[case] page: &str) 
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }
 
+/// A fragment gets the head that every configuration has; nothing else is put in.
+#[test]
+fn every_configuration_on_a_page_is_taken() {
+    const HEAD: &str = "apiVersion: lockstep.dev/v1alpha1\nkind: Configuration\ncluster: test\n";
+    const PARTS: [&str; 4] = ["injection:", "registration:", "registries:", "bindings:"];
+    let (mut complaints, mut checked) = (Vec::new(), BTreeSet::new());
+    for page in pages() {
+        for block in blocks(&read(&page)).into_iter().filter(|block| block.language == "yaml") {
+            let first = block.text.lines().find(|line| !line.starts_with('#')).unwrap_or_default();
+            let text = match () {
+                () if first == HEAD.lines().next().unwrap() => block.text.clone(),
+                () if PARTS.contains(&first) => HEAD.to_owned() + &block.text,
+                () => continue,
+            };
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(&file, text).unwrap();
+            let ran = Command::new(env!("CARGO_BIN_EXE_lockstep")).arg("check").arg(file.path()).output().unwrap();
+            if !ran.status.success() {
+                complaints.push(format!("{page}:{}: {}", block.line, String::from_utf8_lossy(&ran.stderr)));
+            }
+            checked.insert(page.clone());
+        }
+    }
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    let drivers = ["aws", "consul", "haproxy", "http"].map(|driver| format!("docs/registries/{driver}.md"));
+    for page in drivers.iter().map(String::as_str).chain(["docs/configuration.md"]) {
+        assert!(checked.contains(page), "{page} shows no configuration any more");
+    }
+}
+
 fn run(block: &Block, folder: &Path, page: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_lockstep")).parent().unwrap();
     let path = std::env::join_paths([program, Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
