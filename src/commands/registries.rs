@@ -24,8 +24,8 @@ use crate::registry::driver::{Driver, Opener};
 use crate::registry::{CALL_TIMEOUT, CallError, Listed, Registry};
 use crate::target::ServiceId;
 
-/// Services that are asked about at the same time.
-const AT_ONCE: usize = 8;
+/// Services that are asked about at the same time: as many as aws lets stand in line for their drain delays.
+const AT_ONCE: usize = 3;
 
 /// What the registries answered.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use lockstep::config::{self, Configuration, DriverConfig, RegistryConfig};
 use lockstep::metrics::Metrics;
 use lockstep::reconcile::clock::Clock;
@@ -272,6 +273,17 @@ async fn without_the_right_to_read_tags_nothing_is_changed_and_all_is_read() {
     let applied = driver.apply(service, &changes(Operation::Register, &["10.0.0.1:80".parse().unwrap()])).await;
     assert!(matches!(&applied, Err(CallError::Denied(text)) if text.contains("DescribeTags")), "{applied:?}");
     assert!(!ground.calls().contains_key("RegisterTargets"));
+}
+
+/// As the doctor asks, who has but one look at each.
+#[tokio::test(start_paused = true)]
+async fn a_few_that_ask_for_drain_delays_at_once_stand_in_line() {
+    const AT_ONCE: usize = 3;
+    let ground = Ground::start().await;
+    let driver = ground.driver();
+    let asked = ground.services().map(|service| driver.drain_delay(&service.service));
+    let answers: Vec<_> = futures_util::stream::iter(asked).buffered(AT_ONCE).collect().await;
+    assert!(answers.iter().all(|answer| *answer == Ok(Some(300 * SECOND))), "{answers:?}");
 }
 
 /// Lets the simulator's time pass with the tests'.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::api::Api;
 use super::budget::Budget;
@@ -39,6 +39,8 @@ pub(super) struct Groups {
     known: Mutex<HashMap<Arc<str>, Arc<Group>>>,
     kinds: tokio::sync::Mutex<()>,
     owners: tokio::sync::Mutex<()>,
+    /// Where those who ask for drain delays stand in line.
+    delays: tokio::sync::Mutex<()>,
     questions: Budget,
 }
 
@@ -69,7 +71,8 @@ impl Groups {
     /// The groups behind `api`, of which `bound` are named by bindings.
     pub(super) fn new(api: Api, bound: BTreeMap<Arc<str>, TargetGroup>) -> Self {
         let questions = Budget::new(QUESTIONS);
-        Self { api, bound, known: Mutex::default(), kinds: Default::default(), owners: Default::default(), questions }
+        let line = tokio::sync::Mutex::default;
+        Self { api, bound, known: Mutex::default(), kinds: line(), owners: line(), delays: line(), questions }
     }
 
     /// The API that they are asked of.
@@ -106,7 +109,11 @@ impl Groups {
     /// How long the load balancer may still send to a deregistered target.
     pub(super) async fn drain_delay(&self, arn: &str) -> Result<Option<Duration>, CallError> {
         let kind = self.kind(arn).await?;
-        if !self.questions.turn(KEPT, PATIENCE).await {
+        let turn = async {
+            let _line = self.delays.lock().await;
+            self.questions.turn(KEPT, PATIENCE).await
+        };
+        if !timeout(PATIENCE, turn).await.unwrap_or(false) {
             return Err(too_many());
         }
         let Some(text) = self.api.attribute(arn, DELAY).await? else { return Ok(None) };
