@@ -45,6 +45,7 @@ use futures_util::future::join_all;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{Instant, timeout_at};
 
+use self::backend::Backend;
 use self::instances::{Instances, Reached};
 use self::server::{Owner, Phase, Server, Steps};
 use self::slots::Slots;
@@ -125,7 +126,7 @@ impl Haproxy {
     async fn look_after(&self, reached: &mut [Reached], service: &Arc<str>) -> Result<(), CallError> {
         let config = self.backend(service);
         let agreed = agreement(reached, config);
-        self.slots.keep(service, |address| agreed.keys().any(|(of, _)| *of == Some(address)));
+        self.slots.keep(service, |address| agreed.contains_key(&(Some(address), String::new())));
         let share = |address| self.share(service, address);
         let cluster = &self.cluster;
         let looking = reached.iter_mut().map(|one| {
@@ -150,12 +151,13 @@ impl Haproxy {
         let config = self.backend(service);
         let mut all = Vec::new();
         let own: BTreeMap<Key, &Server> = ours(one, config).collect();
+        let mut free = one.backend.free();
         for (key, wanted) in agreed {
             match own.get(key) {
                 None if wanted.phase == Phase::Leaving => {}
                 None => {
                     let share = key.0.and_then(|address| self.share(service, address));
-                    all.extend(one.backend.copy(service, config, &wanted.server, share));
+                    all.extend(Backend::copy(service, config, (&wanted.server, share), &mut free));
                 }
                 Some(server) if server.phase() >= wanted.phase => {}
                 Some(server) if wanted.phase == Phase::Draining => all.extend(server.drain(service)),

@@ -139,6 +139,50 @@ async fn a_running_request_ends_before_its_server_goes(#[case] backend: &str, #[
     until(&driver, address, None).await;
 }
 
+/// A request that is never answered holds its server for half a minute after the containers are gone, and no longer.
+#[rstest]
+#[case::dynamic(ROUND, DYNAMIC)]
+#[case::template(SLOTS, TEMPLATE)]
+#[tokio::test]
+async fn a_session_that_does_not_end_is_cut(#[case] backend: &str, #[case] config: HaproxyBackend) {
+    const DEADLINE: Duration = Duration::from_secs(30);
+    let front = free_port();
+    let process = Haproxy::start(&format!("frontend f\n bind {front}\n default_backend web\n{backend}"));
+    let driver = one(&process, config);
+    let (listener, address) = endpoint();
+    let (arrived, has_arrived) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            // A check connects and says nothing.
+            if stream.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {
+                held.push(stream);
+                arrived.send(()).unwrap();
+            }
+        }
+    });
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    let asking = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(front).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    has_arrived.recv_timeout(PATIENCE).unwrap();
+    tell(&driver, Operation::Deregister, address).await.unwrap();
+    let begun = Instant::now();
+    while state(&driver.list("web", None).await.unwrap(), address).is_some() {
+        assert!(begun.elapsed() < DEADLINE + PATIENCE, "it is never let go");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(begun.elapsed() > DEADLINE - Duration::from_secs(2), "it was cut after {:?}", begun.elapsed());
+    let answer = asking.join().unwrap();
+    assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
 /// Endpoints come and go behind a steady load of fresh connections, in the order in which pods do; no request may fail.
 #[rstest]
 #[case::dynamic(ROUND, DYNAMIC, false)]

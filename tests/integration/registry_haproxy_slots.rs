@@ -70,6 +70,28 @@ async fn a_slot_that_a_reload_brings_back_is_given_back_again() {
     until(&driver, goes, Some(TargetState::Active)).await;
 }
 
+/// Each target of the others gets a slot of its own, all with one read.
+#[tokio::test]
+async fn a_process_that_has_lost_its_slots_has_them_all_again() {
+    let backend = SLOTS.replace("1-2", "1-4");
+    let (first, mut second) = (Haproxy::start(&backend), Haproxy::start(&backend));
+    let driver = open(vec![first.address(), second.address()], &[("web", TEMPLATE)], Duration::from_secs(30));
+    let ends: Vec<_> = (0..4).map(|_| endpoint()).collect();
+    for (_, address) in &ends {
+        tell(&driver, Operation::Register, *address).await.unwrap();
+        until(&driver, *address, Some(TargetState::Active)).await;
+    }
+    second.stop();
+    second.resume();
+    driver.list("web", None).await.unwrap();
+    let servers = second.ask("show servers state web");
+    let lacking: Vec<_> = ends.iter().filter(|(_, address)| !servers.contains(&format!(" {} ", address.ip()))).collect();
+    assert!(lacking.is_empty(), "{lacking:?} of {servers}");
+    for (_, address) in &ends {
+        until(&driver, *address, Some(TargetState::Active)).await;
+    }
+}
+
 /// Where a slot has the weight of 1 that HAProxy gives it, a light share of it is none; the pod must get traffic all the same.
 #[rstest]
 #[case::of_a_line_without_weight(SLOTS.to_owned(), 1)]

@@ -63,12 +63,22 @@ impl Backend {
         looked_after.flat_map(|server| server.upkeep(name, server.address.and_then(&share))).collect()
     }
 
-    /// Steps that make a server like `model`, which another process has, here.
-    pub(super) fn copy(&self, name: &str, config: HaproxyBackend, model: &Server, share: Option<u16>) -> Option<Steps> {
+    /// Slots that nobody uses.
+    pub(super) fn free(&self) -> Vec<&Server> {
+        self.servers.iter().filter(|server| server.owner == Owner::Slot && server.phase() == Phase::Free).collect()
+    }
+
+    /// Steps that make a server like `model`, which another process has, here. `free`: the slots that are left, of which one may be taken.
+    pub(super) fn copy(
+        name: &str,
+        config: HaproxyBackend,
+        (model, share): (&Server, Option<u16>),
+        free: &mut Vec<&Server>,
+    ) -> Option<Steps> {
         let address = model.address?;
         let mut steps = match model.owner {
             Owner::Ours(_) => dynamic(name, &model.name, address, model.initial_weight, config.check),
-            Owner::Slot => self.slot(name, address, config.check, share).ok()?,
+            Owner::Slot => slot(name, take_slot(free, address)?, address, config.check, share),
             Owner::Foreign(_) => return None,
         };
         // The last step is the one that takes it into use.
@@ -92,33 +102,40 @@ impl Backend {
                 let weight = u32::from(change.weight).clamp(1, HEAVIEST);
                 Ok(dynamic(name, &name::of(change), change.address, weight, config.check))
             }
-            Servers::Template => self.slot(name, change.address, config.check, Some(change.weight)),
+            Servers::Template => {
+                let Some(free) = take_slot(&mut self.free(), change.address) else { return Err(self.full(name)) };
+                Ok(slot(name, free, change.address, config.check, Some(change.weight)))
+            }
         }
     }
 
-    fn slot(&self, name: &str, address: SocketAddr, check: bool, share: Option<u16>) -> Result<Steps, ChangeError> {
-        let free = || self.servers.iter().filter(|server| server.owner == Owner::Slot && server.phase() == Phase::Free);
-        // A slot that had the address before is in its place in a state file too.
-        let slot = free().find(|server| server.address == Some(address)).or_else(|| free().next());
-        let slot = slot.ok_or_else(|| {
-            let slots = self.servers.iter().filter(|server| server.owner == Owner::Slot).count();
-            let remedy = format!("raise the number in its line `server-template {SLOT} 1-N`");
-            ChangeError::Full(format!("all {slots} slots of backend {name} are in use; {remedy}"))
-        })?;
-        let full = format!("{name}/{}", slot.name);
-        let place = format!("set server {full} addr {} port {}", address.ip(), address.port());
-        let ready = format!("set server {full} state ready");
-        let weight = slot.take_weight(name, share);
-        if !check {
-            return Ok(Steps::must([place, weight, ready]));
-        }
-        let mut steps = Steps::must([format!("set server {full} weight 0%"), place, format!("enable health {full}"), ready]);
-        if slot.wanted_weight(share) != slot.initial_weight {
-            // A balance algorithm that takes no weights says so now, and not when the check has passed.
-            steps.commands.insert(0, weight);
-        }
-        Ok(steps)
+    fn full(&self, name: &str) -> ChangeError {
+        let slots = self.servers.iter().filter(|server| server.owner == Owner::Slot).count();
+        let remedy = format!("raise the number in its line `server-template {SLOT} 1-N`");
+        ChangeError::Full(format!("all {slots} slots of backend {name} are in use; {remedy}"))
     }
+}
+
+/// The slot for that address, which is not free any more: one that had it before is in its place in a state file too.
+fn take_slot<'b>(free: &mut Vec<&'b Server>, address: SocketAddr) -> Option<&'b Server> {
+    let place = free.iter().position(|server| server.address == Some(address)).unwrap_or(0);
+    (place < free.len()).then(|| free.remove(place))
+}
+
+fn slot(backend: &str, slot: &Server, address: SocketAddr, check: bool, share: Option<u16>) -> Steps {
+    let full = format!("{backend}/{}", slot.name);
+    let place = format!("set server {full} addr {} port {}", address.ip(), address.port());
+    let ready = format!("set server {full} state ready");
+    let weight = slot.take_weight(backend, share);
+    if !check {
+        return Steps::must([place, weight, ready]);
+    }
+    let mut steps = Steps::must([format!("set server {full} weight 0%"), place, format!("enable health {full}"), ready]);
+    if slot.wanted_weight(share) != slot.initial_weight {
+        // A balance algorithm that takes no weights says so now, and not when the check has passed.
+        steps.commands.insert(0, weight);
+    }
+    steps
 }
 
 /// Whether a server is ours by its name: a slot is, where the configuration gives us the slots of the backend.
@@ -197,7 +214,7 @@ mod tests {
     #[case::draining(OURS, [8, 2, 100], "weight 0%; enable health web/S; set server web/S state drain")]
     #[case::parked(OURS, [1, 0, 100], "enable health web/S")]
     fn a_copy_is_like_its_model(#[case] name: &str, #[case] numbers: [u32; 3], #[case] expected: &str) {
-        let copied = Backend::default().copy("web", CHECKED, &example(name, numbers, UP), None);
+        let copied = Backend::copy("web", CHECKED, (&example(name, numbers, UP), None), &mut Vec::new());
         let text = texts(&copied);
         let rest = text.strip_prefix(&format!("add server web/S 10.0.0.1:80 {CHECK} weight 100; ")).unwrap();
         assert_eq!(rest.trim_start_matches("set server web/S "), expected);

@@ -60,6 +60,8 @@ pub(super) struct Reached {
     process: Process,
     /// Seconds since it was started.
     age: u64,
+    /// Whether it misses anything is not known yet.
+    strange: bool,
 }
 
 /// One life of a process: in a container each new one may have the id of the last.
@@ -83,6 +85,8 @@ struct Health {
     away_since: Option<Instant>,
     probed: Option<Instant>,
     out: bool,
+    /// It was like the others once, or was counted out: it is no stranger any more.
+    met: bool,
     process: Process,
     /// Backends in which it has what the others have.
     alike: HashSet<Arc<str>>,
@@ -132,6 +136,7 @@ impl Instances {
             if health.process != one.process {
                 *health = Health { process: one.process, ..Health::default() };
             }
+            health.met = true;
             health.alike.insert(service.clone());
         }
     }
@@ -139,7 +144,7 @@ impl Instances {
     async fn read(&self, place: &Place, service: &str, cluster: &str, deadline: Instant) -> Result<Reached, CallError> {
         let mut session = Session::open(place, self.ca.as_ref(), deadline).await?;
         let (backend, process, age) = read(&mut session, service, cluster).await?;
-        Ok(Reached { place: place.clone(), session, backend, fresh: true, process, age })
+        Ok(Reached { place: place.clone(), session, backend, fresh: true, process, age, strange: true })
     }
 
     /// Decides which count, from what came of trying them.
@@ -157,8 +162,9 @@ impl Instances {
                     }
                     let same = health.process == reached.process && !health.out;
                     reached.fresh = !same || !health.alike.contains(service);
+                    reached.strange = !health.met;
                     let alike = if same { std::mem::take(&mut health.alike) } else { HashSet::new() };
-                    *health = Health { process: reached.process, alike, ..Health::default() };
+                    *health = Health { process: reached.process, alike, met: health.met, ..Health::default() };
                     counted.push(reached);
                 }
                 Err(error) => {
@@ -169,15 +175,18 @@ impl Instances {
                         if !health.out {
                             tracing::warn!(target = place.show(), service = &**service, %error, "the instance is counted out");
                         }
-                        health.out = true;
+                        (health.out, health.met) = (true, true);
                     } else {
                         failed.get_or_insert(error);
                     }
                 }
             }
         }
-        let believed = believed(&counted.iter().map(|one| (one.fresh, one.age)).collect::<Vec<_>>());
-        counted.iter_mut().zip(believed).for_each(|(one, believed)| one.fresh = !believed);
+        // Of one that was away it is known that it missed something, however long it runs.
+        if counted.iter().all(|one| one.strange) {
+            let believed = believed(&counted.iter().map(|one| one.age).collect::<Vec<_>>());
+            counted.iter_mut().zip(believed).for_each(|(one, believed)| one.fresh = !believed);
+        }
         let out = known.values().filter(|health| health.out).count();
         self.out.set(i64::try_from(out).unwrap_or(i64::MAX));
         match failed {
@@ -243,12 +252,10 @@ impl Address {
     }
 }
 
-/// Which processes are believed, from whether each is fresh and how long it runs: those that are not fresh; where all are, those that have
-/// run for a while, if others have not.
-fn believed(processes: &[(bool, u64)]) -> Vec<bool> {
-    let all_fresh = processes.iter().all(|(fresh, _)| *fresh);
-    let some_young = processes.iter().any(|(_, age)| *age < SETTLED);
-    processes.iter().map(|(fresh, age)| !fresh || (all_fresh && some_young && *age >= SETTLED)).collect()
+/// Which of several unknown processes are believed, from how long each runs: those that have run for a while, where others have not.
+fn believed(ages: &[u64]) -> Vec<bool> {
+    let some_young = ages.iter().any(|age| *age < SETTLED);
+    ages.iter().map(|age| some_young && *age >= SETTLED).collect()
 }
 
 /// The backend, the process, and how long it runs.
@@ -296,13 +303,11 @@ mod tests {
     }
 
     #[rstest]
-    #[case::a_new_one_beside_one_that_is_known(&[(false, 9000), (true, 1)], &[true, false])]
-    #[case::one_that_was_away(&[(false, 5), (true, 9000)], &[true, false])]
-    #[case::a_new_leader(&[(true, 9000), (true, 8000)], &[false, false])]
-    #[case::a_new_leader_in_the_middle_of_a_reload(&[(true, 9000), (true, 3)], &[true, false])]
-    #[case::a_new_leader_and_all_just_started(&[(true, 2), (true, 3)], &[false, false])]
-    #[case::alone(&[(true, 9000)], &[false])]
-    fn one_that_may_have_an_old_state_is_not_believed(#[case] processes: &[(bool, u64)], #[case] expected: &[bool]) {
-        assert_eq!(believed(processes), expected);
+    #[case::all_have_run(&[9000, 8000], &[false, false])]
+    #[case::in_the_middle_of_a_reload(&[9000, 3], &[true, false])]
+    #[case::all_were_just_started(&[2, 3], &[false, false])]
+    #[case::alone(&[9000], &[false])]
+    fn one_that_may_have_an_old_state_is_not_believed_where_nothing_is_known(#[case] ages: &[u64], #[case] expected: &[bool]) {
+        assert_eq!(believed(ages), expected);
     }
 }
