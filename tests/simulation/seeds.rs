@@ -26,8 +26,8 @@ use report::Report;
 
 /// Seeds that every run plays: the same on every machine.
 const FIXED: u64 = 1000;
-/// Seeds that follow from the commit, so that each commit sees some that none saw before; few, since about one new world in 2500 still
-/// fails, and a change is not to be judged by the luck of its hash.
+/// Seeds that follow from the commit, so that each commit sees some that none saw before; few, since a change is not to be judged by the
+/// luck of its hash where a new world shows what nobody knew.
 const FROM_COMMIT: u64 = 20;
 /// A run stops after this many failures, where nothing else is asked for.
 const FAILURES: usize = 3;
