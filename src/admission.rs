@@ -25,6 +25,8 @@ pub mod review;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 pub use decide::Reason;
 pub use finding::Finding;
 pub use prestop::SleepForm;
@@ -49,16 +51,28 @@ pub struct Snapshot {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
     answers: Vec<Option<Duration>>,
+    told_at: Vec<Option<Timestamp>>,
 }
 
 impl Delays {
     /// Asks `answered` for each binding in turn: the registry's present answer, `None` where there is none or it is stale.
     pub fn resolve(configuration: &Configuration, answered: impl FnMut(&Binding) -> Option<Duration>) -> Self {
-        Self { answers: configuration.bindings.iter().map(answered).collect() }
+        Self { answers: configuration.bindings.iter().map(answered).collect(), told_at: Vec::new() }
+    }
+
+    /// The same, with the time of each binding's answer, where it is known.
+    #[must_use]
+    pub fn told_at(self, configuration: &Configuration, told_at: impl FnMut(&Binding) -> Option<Timestamp>) -> Self {
+        Self { told_at: configuration.bindings.iter().map(told_at).collect(), ..self }
     }
 
     /// The answer for the binding at that place of the configuration.
     pub fn answer(&self, index: usize) -> Option<Duration> {
         self.answers.get(index).copied().flatten()
+    }
+
+    /// When that answer came.
+    fn answered_at(&self, index: usize) -> Option<Timestamp> {
+        self.answer(index).and(self.told_at.get(index).copied().flatten())
     }
 }

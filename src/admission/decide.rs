@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::Snapshot;
 use super::finding::{Finding, shown};
 use super::hook::ExactSleep;
@@ -186,10 +188,10 @@ fn inject(pod: &Pod<'_>, spec: &Spec<'_>, bindings: Vec<usize>, snapshot: &Snaps
     let view = View::new(spec, believed, &bindings, snapshot);
     let findings = view.findings(&bindings, snapshot);
     let sleep_seconds = i64::try_from(view.sleep_seconds()).unwrap_or(i64::MAX);
-    let fallback = match believed {
+    let (fallback, answered_at) = match believed {
         // What the registry has answered since the earlier pass did not change the sleep.
-        Some(record) if record.sleep_seconds == sleep_seconds => record.fallback.clone(),
-        _ => unanswered(&bindings, sleep_seconds, snapshot),
+        Some(record) if record.sleep_seconds == sleep_seconds => (record.fallback.clone(), record.answered_at.clone()),
+        _ => (unanswered(&bindings, sleep_seconds, snapshot), oldest_answer(&bindings, sleep_seconds, snapshot)),
     };
     let record = Record::new(
         bindings.iter().map(|index| snapshot.configuration.bindings[*index].name.to_string()).collect(),
@@ -198,7 +200,7 @@ fn inject(pod: &Pod<'_>, spec: &Spec<'_>, bindings: Vec<usize>, snapshot: &Snaps
         findings.iter().map(|(finding, _)| finding.as_str().to_owned()).collect(),
         view.lookalikes(),
     )
-    .resting_on(fallback);
+    .resting_on(fallback, answered_at);
     let record = (old.as_ref() != Some(&record)).then(|| record.text());
     if let Some(text) = &record
         && annotations.map_or(0, |annotations| annotations.foreign_bytes) + RECORD_ANNOTATION.len() + text.len() > ANNOTATION_BYTES
@@ -230,6 +232,14 @@ fn unanswered(bindings: &[usize], sleep_seconds: i64, snapshot: &Snapshot) -> Ve
         sleep_seconds > 0 && asks && answer.is_none()
     });
     falls_back.map(|(binding, _)| binding.name.to_string()).collect()
+}
+
+/// When the oldest answer came that says how long to sleep; fractions of a second tell nobody anything.
+fn oldest_answer(bindings: &[usize], sleep_seconds: i64, snapshot: &Snapshot) -> Option<String> {
+    let asks = |index: &&usize| matches!(snapshot.configuration.bindings[**index].drain, Drain::FromRegistry { .. });
+    let answers = bindings.iter().filter(asks).filter_map(|index| snapshot.delays.answered_at(*index));
+    let oldest = answers.min().filter(|_| sleep_seconds > 0)?;
+    Some(Timestamp::from_second(oldest.as_second()).ok()?.to_string())
 }
 
 /// A record is believed only as far as the pod bears it out: some container carries exactly that sleep.

@@ -30,18 +30,21 @@ pub struct Record {
     /// Names of bindings whose registry had not said how long it drains, so that the sleep rests on their `fallback`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fallback: Vec<String>,
+    /// When the oldest answer of a registry came that the sleep rests on, as RFC 3339 has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered_at: Option<String>,
 }
 
 impl Record {
     /// A record of this version.
     pub fn new(bindings: Vec<String>, sleep_seconds: i64, grace_before: i64, findings: Vec<String>, own: Vec<String>) -> Self {
-        Self { version: VERSION, bindings, sleep_seconds, grace_before, findings, own, fallback: Vec::new() }
+        Self { version: VERSION, bindings, sleep_seconds, grace_before, findings, own, fallback: Vec::new(), answered_at: None }
     }
 
-    /// The same, with the sleep resting on the `fallback` of these bindings.
+    /// The same, with the sleep resting on the `fallback` of these bindings and on answers of which the oldest came then.
     #[must_use]
-    pub fn resting_on(self, fallback: Vec<String>) -> Self {
-        Self { fallback, ..self }
+    pub fn resting_on(self, fallback: Vec<String>, answered_at: Option<String>) -> Self {
+        Self { fallback, answered_at, ..self }
     }
 
     /// Reads an annotation; `None` where it is no record of this version.
@@ -71,8 +74,9 @@ mod tests {
 
     #[test]
     fn what_seldom_holds_is_written_only_then() {
-        let record = Record::new(vec!["web".into()], 45, 30, vec![], vec![]).resting_on(vec!["web".into()]);
-        let text = r#"{"version":1,"bindings":["web"],"sleepSeconds":45,"graceBefore":30,"findings":[],"fallback":["web"]}"#;
+        let record =
+            Record::new(vec!["web".into()], 45, 30, vec![], vec![]).resting_on(vec!["web".into()], Some("2026-11-30T04:00:00Z".into()));
+        let text = r#"{"version":1,"bindings":["web"],"sleepSeconds":45,"graceBefore":30,"findings":[],"fallback":["web"],"answeredAt":"2026-11-30T04:00:00Z"}"#;
         assert_eq!(record.text(), text);
         assert_eq!(Record::parse(text), Some(record));
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::{CALL_TIMEOUT, CallError, Registry};
@@ -29,6 +30,9 @@ pub const REFRESH: Duration = Duration::from_secs(5 * 60);
 pub const RETRY: Duration = Duration::from_secs(15);
 /// Longer than [`REFRESH`] already.
 const DOUBLINGS: u32 = 5;
+/// By how much a service comes later where its registry answers nobody: longer than such a question and the pause behind it take, so that
+/// one that is never answered for comes to stand behind all that are due.
+const STEP_BACK: Duration = Duration::from_secs(30);
 /// Answers older than this no longer count.
 pub const STALE: Duration = Duration::from_secs(3600);
 /// Part of a pause by which it is spread: replicas start together; they need not ask together ever after.
@@ -37,7 +41,16 @@ const SPREAD: f64 = 0.1;
 /// Last answers.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    answers: BTreeMap<ServiceId, (Duration, Instant)>,
+    answers: BTreeMap<ServiceId, Told>,
+}
+
+/// One answer.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    delay: Duration,
+    at: Instant,
+    /// The same moment for people.
+    wall: Timestamp,
 }
 
 /// Where answers go.
@@ -62,7 +75,7 @@ struct Questions<R> {
 #[derive(Clone, Copy, Default)]
 struct Due {
     at: Instant,
-    failures: u32,
+    refusals: u32,
 }
 
 impl Answers {
@@ -72,16 +85,22 @@ impl Answers {
     }
 
     fn keep<K: Clock>(&self, service: &ServiceId, delay: Duration, clock: &K) {
-        self.known.send_modify(|known| _ = known.answers.insert(service.clone(), (delay, clock.now())));
-        self.metrics.answered(service, delay, clock.wall());
+        let told = Told { delay, at: clock.now(), wall: clock.wall() };
+        self.known.send_modify(|known| _ = known.answers.insert(service.clone(), told));
+        self.metrics.answered(service, delay, told.wall);
     }
 }
 
 impl Known {
     /// The registry's answer for `service`, unless it is stale.
     pub fn answer(&self, service: &ServiceId, now: Instant) -> Option<Duration> {
-        let (delay, at) = self.answers.get(service)?;
-        (now.since(*at) <= STALE).then_some(*delay)
+        let told = self.answers.get(service)?;
+        (now.since(told.at) <= STALE).then_some(told.delay)
+    }
+
+    /// When the registry's last answer for `service` came.
+    pub fn told_at(&self, service: &ServiceId) -> Option<Timestamp> {
+        self.answers.get(service).map(|told| told.wall)
     }
 }
 
@@ -178,16 +197,17 @@ impl<R: Registry> Questions<R> {
                     Some(delay) => answers.keep(service, *delay, clock),
                     None => answers.forget(service),
                 }
-                *due = Due { at: after(REFRESH), failures: 0 };
+                *due = Due { at: after(REFRESH), refusals: 0 };
                 self.backoff.ease();
             }
             Err(CallError::Denied(_) | CallError::ServiceMissing(_) | CallError::Failed(_)) => {
-                due.at = after(due.put_off());
+                let pause = (RETRY * (1 << due.refusals.min(DOUBLINGS))).min(REFRESH);
+                *due = Due { at: after(pause), refusals: due.refusals.saturating_add(1) };
                 self.backoff.ease();
             }
-            // All will have to wait. This one falls back a little among them, so that it cannot hold the others up for good.
+            // All will have to wait. This one steps back a little among them, so that it cannot hold the others up for good.
             Err(CallError::Throttled(_) | CallError::Unavailable(_) | CallError::Timeout) => {
-                due.at = due.at.after(due.put_off()).min(now);
+                due.at = due.at.after(STEP_BACK).min(now);
                 self.backoff.fail(now, jitter);
             }
         }
@@ -195,15 +215,6 @@ impl<R: Registry> Questions<R> {
             let (registry, service) = (&service.registry, &service.service);
             tracing::warn!(%registry, %service, %error, "no drain delay; the last one or the fallback counts");
         }
-    }
-}
-
-impl Due {
-    /// By how much it is put off for one more failure.
-    fn put_off(&mut self) -> Duration {
-        let pause = (RETRY * (1 << self.failures.min(DOUBLINGS))).min(REFRESH);
-        self.failures = self.failures.saturating_add(1);
-        pause
     }
 }
 
@@ -415,7 +426,7 @@ bindings:
             for _ in 0..5 * 60 {
                 ground.after(60 * SECOND).await;
                 let answers = &ground.known.borrow().answers;
-                let oldest = answers.values().map(|(_, at)| ground.clock.now().since(*at)).max();
+                let oldest = answers.values().map(|told| ground.clock.now().since(told.at)).max();
                 assert!(oldest < Some(REFRESH * 2) && answers.len() == 39, "{oldest:?}");
             }
         }

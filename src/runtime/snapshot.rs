@@ -80,7 +80,8 @@ impl Maker {
         self.readiness.versions.store(true, Ordering::Relaxed);
         let Some(configuration) = configuration else { return };
         let now = self.clock.now();
-        let delays = Delays::resolve(&configuration, |binding| known.answer(&binding.service, now));
+        let delays = Delays::resolve(&configuration, |binding| known.answer(&binding.service, now))
+            .told_at(&configuration, |binding| known.told_at(&binding.service));
         let sleep = sleep_form(configuration.injection.pre_stop, server, nodes.values().map(String::as_str));
         let own_namespace = self.own_namespace.clone();
         self.snapshot.store(Some(Arc::new(Snapshot { configuration, own_namespace, delays, sleep })));

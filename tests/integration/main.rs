@@ -8,6 +8,7 @@ mod admission_checks;
 mod admission_findings;
 mod admission_pods;
 mod admission_properties;
+mod admission_record;
 mod authority;
 mod certificate_callers;
 mod certificate_files;
