@@ -173,7 +173,7 @@ impl Service {
         let reading = self.reading.as_ref().filter(|reading| reading.began > book.settled);
         let by_address = traits.is_some_and(|traits| traits.keys == TargetKeys::Address);
         Facts {
-            doing: book.doing,
+            doing: self.shared_doing(key).unwrap_or(book.doing),
             last: book.last.map(|(operation, outcome, _)| (operation, outcome)),
             last_fresh: book.last.is_some_and(|(_, _, seq)| after_end(seq)),
             seen: reading.map(|reading| reading.look(key, stamps, book.observes)),
@@ -324,9 +324,33 @@ impl Service {
                     None => book.note(operation, Outcome::Unknown, seq),
                 },
             }
+            if let Some((operation, outcome, _)) = book.last.filter(|(_, _, at)| *at == seq) {
+                self.share_slot(&key, operation, outcome, seq);
+            }
             concerned.push(key.uid);
         }
         concerned
+    }
+
+    /// Notes a change in the books of the pod's other addresses, where a registry has one place for all of them: to those a register is
+    /// the end of what stood there.
+    fn share_slot(&mut self, key: &Key, operation: Operation, outcome: Outcome, seq: Seq) {
+        if !self.one_place_a_pod() || outcome == Outcome::Refused || (operation, outcome) == (Operation::Register, Outcome::NotFound) {
+            return;
+        }
+        let operation = if operation == Operation::Register { Operation::Deregister } else { operation };
+        let others = self.books.iter_mut().filter(|(other, _)| *other != key && is_one_place(other, key));
+        others.for_each(|(_, book)| book.note(operation, outcome, seq));
+    }
+
+    /// The change that is under way of the target's place, where it has that in common with the pod's other addresses.
+    fn shared_doing(&self, key: &Key) -> Option<Doing> {
+        let sent = self.sent.iter().flatten().find(|(sent, _)| is_one_place(sent, key)).filter(|_| self.one_place_a_pod())?;
+        Some(Doing::Sent(sent.1))
+    }
+
+    fn one_place_a_pod(&self) -> bool {
+        self.traits.is_some_and(|traits| traits.keys == TargetKeys::Uid)
     }
 
     /// Whether the last read that counts for the target shows it: by its stamp where there are stamps, else by its address, as for one
@@ -384,6 +408,11 @@ fn order(operation: Operation) -> u8 {
         Operation::Drain => 1,
         Operation::Register => 2,
     }
+}
+
+/// Whether two targets have one place in a registry that tells targets by pod and port.
+fn is_one_place(one: &Key, other: &Key) -> bool {
+    one.uid == other.uid && one.address.port() == other.address.port()
 }
 
 /// What two changes of one request must not both name.
