@@ -45,7 +45,6 @@ pub(super) struct Labels<'a> {
 /// `metadata.annotations`, most of which is only measured.
 #[derive(Debug, Default)]
 pub(super) struct Annotations<'a> {
-    pub(super) entries: usize,
     pub(super) mirror: bool,
     pub(super) record: Option<Cow<'a, str>>,
     /// Bytes of all keys and values but our record's.
@@ -56,7 +55,6 @@ pub(super) struct Annotations<'a> {
 /// `metadata.finalizers`.
 #[derive(Debug, Default)]
 pub(super) struct Finalizers {
-    pub(super) entries: usize,
     pub(super) ours: bool,
     odd: bool,
 }
@@ -308,7 +306,6 @@ impl<'de> Shape<'de> for Annotations<'de> {
     fn of_map<A: MapAccess<'de>>(mut map: A) -> Result<Part<Self>, A::Error> {
         let mut annotations = Self::default();
         while let Some(Key(key)) = map.next_key()? {
-            annotations.entries += 1;
             if key == RECORD_ANNOTATION {
                 let record: Part<Cow<'de, str>> = map.next_value()?;
                 annotations.odd |= record.is_wrong();
@@ -343,7 +340,6 @@ impl<'de> Shape<'de> for Finalizers {
     fn of_list<A: SeqAccess<'de>>(mut list: A) -> Result<Part<Self>, A::Error> {
         let mut finalizers = Self::default();
         while let Some(entry) = list.next_element::<Part<Cow<'de, str>>>()? {
-            finalizers.entries += 1;
             finalizers.ours |= entry.text() == FINALIZER;
             finalizers.odd |= entry.found().is_none();
         }
@@ -464,6 +460,20 @@ mod tests {
     #[rstest]
     #[case(r#"{"metadata":[]}"#, Some("metadata"))]
     #[case(r#"{"metadata":{"labels":{"a":1}},"spec":{}}"#, Some("metadata.labels"))]
+    #[case(r#"{"metadata":{"labels":"x"},"spec":{}}"#, Some("metadata.labels"))]
+    #[case(r#"{"metadata":{"annotations":"x"},"spec":{}}"#, Some("metadata.annotations"))]
+    #[case(r#"{"metadata":{"annotations":{"a":1}},"spec":{}}"#, Some("metadata.annotations"))]
+    #[case(r#"{"metadata":{"annotations":{"lockstep.dev/injected":1}},"spec":{}}"#, Some("metadata.annotations"))]
+    #[case(r#"{"metadata":{"ownerReferences":"x"},"spec":{}}"#, Some("metadata.ownerReferences"))]
+    #[case(r#"{"metadata":{"ownerReferences":[{"apiVersion":1}]},"spec":{}}"#, Some("metadata.ownerReferences[0]"))]
+    #[case(r#"{"metadata":{"ownerReferences":[{},{"kind":1}]},"spec":{}}"#, Some("metadata.ownerReferences[1]"))]
+    #[case(r#"{"metadata":{"ownerReferences":[{"controller":"true"}]},"spec":{}}"#, Some("metadata.ownerReferences[0]"))]
+    #[case(r#"{"spec":{"os":"windows"}}"#, Some("spec.os"))]
+    #[case(r#"{"spec":{"os":{"name":1}}}"#, Some("spec.os"))]
+    #[case(r#"{"spec":{"nodeSelector":"x"}}"#, Some("spec.nodeSelector"))]
+    #[case(r#"{"spec":{"nodeSelector":{"a":1}}}"#, Some("spec.nodeSelector"))]
+    #[case(r#"{"spec":{"restartPolicy":1}}"#, Some("spec.restartPolicy"))]
+    #[case(r#"{"spec":{"readinessGates":[{"conditionType":1}]}}"#, Some("spec.readinessGates[0]"))]
     #[case(r#"{"metadata":{"finalizers":"x"},"spec":{}}"#, Some("metadata.finalizers"))]
     #[case(r#"{"metadata":{"finalizers":[1]},"spec":{}}"#, Some("metadata.finalizers"))]
     #[case(r#"{"spec":"text"}"#, Some("spec"))]
@@ -471,12 +481,51 @@ mod tests {
     #[case(r#"{"spec":{"terminationGracePeriodSeconds":30.0}}"#, Some("spec.terminationGracePeriodSeconds"))]
     #[case(r#"{"spec":{"containers":{}}}"#, Some("spec.containers"))]
     #[case(r#"{"spec":{"containers":[{},3]}}"#, Some("spec.containers[1]"))]
+    #[case(r#"{"spec":{"containers":[{"name":1}]}}"#, Some("spec.containers[0].name"))]
+    #[case(r#"{"spec":{"containers":[{"lifecycle":1}]}}"#, Some("spec.containers[0].lifecycle"))]
     #[case(r#"{"spec":{"containers":[{"lifecycle":{"preStop":[]}}]}}"#, Some("spec.containers[0].lifecycle.preStop"))]
+    #[case(
+        r#"{"spec":{"containers":[{"livenessProbe":{"terminationGracePeriodSeconds":"x"}}]}}"#,
+        Some("spec.containers[0].livenessProbe")
+    )]
+    #[case(r#"{"spec":{"containers":[{"readinessProbe":1}]}}"#, Some("spec.containers[0].readinessProbe"))]
     #[case(r#"{"spec":{"initContainers":[{"startupProbe":1}]}}"#, Some("spec.initContainers[0].startupProbe"))]
     #[case(r#"{"spec":{"containers":[{"lifecycle":{"preStop":{"sleep":"x"}}}],"unknown":{"deep":[[{}]]}}}"#, None)]
     #[case(r#"{"spec":{"terminationGracePeriodSeconds":"x","terminationGracePeriodSeconds":5}}"#, None)]
     fn wrong_parts(#[case] json: &str, #[case] wanted: Option<&str>) {
         let pod: Part<Pod<'_>> = serde_json::from_str(json).unwrap();
         assert_eq!(pod.found().unwrap().wrong_part().as_deref(), wanted);
+    }
+
+    #[rstest]
+    #[case(r#"{"metadata":{"name":"web-1","generateName":"web-"}}"#, "web-1")]
+    #[case(r#"{"metadata":{"generateName":"web-"}}"#, "web-")]
+    #[case(r#"{"metadata":{}}"#, "")]
+    #[case("{}", "")]
+    fn people_read_the_name_or_what_it_begins_with(#[case] json: &str, #[case] name: &str) {
+        let pod: Part<Pod<'_>> = serde_json::from_str(json).unwrap();
+        assert_eq!(pod.found().unwrap().name(), name);
+    }
+
+    #[rstest]
+    #[case(r#"{"os":{"name":"windows"}}"#, true)]
+    #[case(r#"{"os":{"name":"linux"}}"#, false)]
+    #[case(r#"{"nodeSelector":{"kubernetes.io/os":"windows"}}"#, true)]
+    #[case(r#"{"nodeSelector":{"kubernetes.io/os":"linux"}}"#, false)]
+    #[case(r#"{"nodeSelector":{"os":"windows"}}"#, false)]
+    #[case("{}", false)]
+    fn windows_is_named_by_the_pod_or_its_node_selector(#[case] json: &str, #[case] windows: bool) {
+        let spec: Part<Spec<'_>> = serde_json::from_str(json).unwrap();
+        assert_eq!(spec.found().unwrap().is_windows(), windows);
+    }
+
+    #[rstest]
+    #[case("null", false, false)]
+    #[case("{}", false, false)]
+    #[case(r#"{"httpGet":{}}"#, true, true)]
+    #[case(r#"{"httpGet":{},"terminationGracePeriodSeconds":5}"#, true, false)]
+    fn a_probe_is_there_and_waits(#[case] json: &str, #[case] there: bool, #[case] waits: bool) {
+        let probe: Part<Probe> = serde_json::from_str(json).unwrap();
+        assert_eq!((Probe::is_there(&probe), Probe::waits(&probe)), (there, waits));
     }
 }
