@@ -35,6 +35,10 @@ impl World {
             return;
         }
         let shown = &self.processes[process].shown;
+        // What stands at an address that the pod does not have, as far as the process was shown, is taken out without leave.
+        if shown.get(&owner).is_some_and(|shown| !shown.has(held.address.ip())) {
+            return;
+        }
         let counted = self.pods.iter().enumerate().filter(|(of, pod)| self.counts(pod, shown.get(of), id)).count();
         let others = self.pods.iter().filter(|one| one.uid != pod.uid && self.is_out(one, id));
         let out: Vec<&str> = others.map(|one| &*one.handle).collect();

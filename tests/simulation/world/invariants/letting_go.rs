@@ -111,7 +111,7 @@ impl World {
         let claims = |pod: &Pod| pod.claims.iter().any(|claim| claim.service == *service && claim.address == address && !claim.observed);
         let shown = &self.processes[process].shown;
         let is_live = |of: PodId, pod: &Pod| pod.is_live() || (self.seeded && shown.get(&of).is_some_and(Shown::is_live));
-        let seen_there = |of: PodId| self.seeded && shown.get(&of).is_some_and(|shown| shown.view.addresses.contains(&address.ip()));
+        let seen_there = |of: PodId| self.seeded && shown.get(&of).is_some_and(|shown| shown.has(address.ip()));
         let is_there = |of: PodId, pod: &Pod| pod.ips.contains(&address.ip()) || seen_there(of);
         let heir = |(of, pod): (PodId, &Pod)| of != id && is_there(of, pod) && claims(pod) && is_live(of, pod);
         by_address && self.pods.iter().enumerate().any(heir)

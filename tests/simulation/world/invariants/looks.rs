@@ -32,6 +32,11 @@ impl Shown {
         self.view.deletion.is_none() && !matches!(self.view.phase, Phase::Succeeded | Phase::Failed)
     }
 
+    /// Whether it had the address when the process was last shown it.
+    pub(crate) fn has(&self, ip: IpAddr) -> bool {
+        self.view.addresses.contains(&ip)
+    }
+
     /// Its claims of a service when the process was last shown it.
     pub(crate) fn claims_in(&self, service: &ServiceId) -> bool {
         claims_of(self.view.claims.as_ref()).iter().any(|claim| claim.service == *service && !claim.observed)
