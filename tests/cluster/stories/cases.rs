@@ -52,7 +52,7 @@ pub(crate) fn every_case_over_tls(world: &World) {
     asked += broken.len();
     complaints.extend(broken.iter().filter_map(|placed| program.complaint_of_configuration(placed)));
     assert!(complaints.is_empty(), "{} of {asked} cases failed\n\n{}", complaints.len(), complaints.join("\n\n"));
-    assert!(asked > 130 && left_out <= 11, "{asked} cases were asked, {left_out} were not");
+    assert!(asked > 130 && left_out <= 12, "{asked} cases were asked, {left_out} were not");
 }
 
 /// The running program.
