@@ -63,7 +63,13 @@ impl Http {
     }
 
     async fn call<T: DeserializeOwned>(&self, request: RequestBuilder, wait: Duration) -> Result<T, CallError> {
-        let answer = self.endpoint.send(request, wait).await?.success(said)?;
+        let answer = self.endpoint.send(request, wait).await?;
+        let refused = serde_json::from_slice::<Refusal>(&answer.body).is_ok();
+        let answer = answer.success(said).map_err(|error| match error {
+            // Whoever stands before the registry, or in its place, knows nothing of services.
+            CallError::ServiceMissing(text) if !refused => CallError::Failed(format!("{text}; is the url that of the registry?")),
+            error => error,
+        })?;
         let unreadable = |error| CallError::Failed(bounded(&format!("its answer cannot be read: {error}")));
         serde_json::from_slice(&answer.body).map_err(unreadable)
     }

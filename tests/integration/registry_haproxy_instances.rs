@@ -63,6 +63,23 @@ async fn every_process_must_acknowledge() {
     assert_eq!((state(&listing, goes), out.get()), (None, 0));
 }
 
+/// A process without the backend, as while a new configuration is rolled out, says nothing of what the others send to.
+#[tokio::test]
+async fn a_backend_that_one_process_lacks_is_not_missing() {
+    let (first, second) = (Haproxy::start(ROUND), Haproxy::start(&ROUND.replace("backend web", "backend other")));
+    let (_listener, address) = endpoint();
+    let alone = open(vec![first.address()], &[("web", DYNAMIC)], Duration::from_secs(30));
+    tell(&alone, Operation::Register, address).await.unwrap();
+    for addresses in [[first.address(), second.address()], [second.address(), first.address()]] {
+        let both = open(addresses.into(), &[("web", DYNAMIC)], Duration::from_secs(30));
+        let listed = both.list("web", None).await;
+        assert!(matches!(&listed, Err(CallError::Failed(text)) if text.contains("no backend web")), "{listed:?}");
+        let applied = both.apply("web", &[change(Operation::Deregister, address)]).await;
+        assert!(matches!(applied, Err(CallError::Unavailable(_))), "nothing was sent: {applied:?}");
+    }
+    assert!(first.ask("show servers state web").contains(&format!(":{}", address.port())), "it is in use as before");
+}
+
 /// A name that means two addresses: one process answers at first, the other is started later and has what the first has.
 #[tokio::test]
 async fn a_process_that_comes_behind_a_name_is_made_like_the_others() {

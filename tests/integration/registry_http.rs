@@ -33,6 +33,7 @@ const REFUSAL: &str = r#"{"reason":"R","message":"no\nway","remedy":"Ask."}"#;
 #[case(401, REFUSAL, CallError::Denied("401: no way (R). Ask.".into()))]
 #[case(403, "<h1>no</h1>", CallError::Denied("403: <h1>no</h1>".into()))]
 #[case(404, REFUSAL, CallError::ServiceMissing("404: no way (R). Ask.".into()))]
+#[case(404, "default backend", CallError::Failed("404: default backend; is the url that of the registry?".into()))]
 #[case(429, REFUSAL, CallError::Throttled("429: no way (R). Ask.".into()))]
 #[case(500, "", CallError::Failed("500:".into()))]
 #[case(503, REFUSAL, CallError::Failed("503: no way (R). Ask.".into()))]

@@ -18,7 +18,7 @@ fn failing(answer: &Answer) -> Option<Finding> {
         Code::RegistryFailing,
         about(answer),
         answer.error.clone()?,
-        "its new pods wait at their gates, and its old ones at their finalizers",
+        "its new pods wait at their gates; its old ones at their finalizers, unless the service itself is not there any more",
         "mend what it says; docs/registries has a page for each kind, with what to do when it is stuck",
     ))
 }
@@ -31,7 +31,7 @@ fn orphans<'f>(answer: &'f Answer, facts: &'f Facts) -> impl Iterator<Item = Fin
             format!("{} {}", about(answer), target.address),
             format!("{}, of a pod with UID {}, which is not there", target.state, target.pod.as_deref().unwrap_or_default()),
             "it may get traffic that nobody serves, or that a stranger at that address does",
-            "take it out of the registry by hand; Lockstep does so by itself only where a binding has the service for itself (exclusive)",
+            "look again in a few minutes, since audits take such targets out; one that stays, take out of the registry by hand",
         )
     })
 }

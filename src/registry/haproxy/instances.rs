@@ -152,6 +152,7 @@ impl Instances {
         let now = Instant::now();
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let some_reached = tried.iter().any(|(_, reached)| reached.is_ok());
+        let missing_everywhere = tried.iter().all(|(_, reached)| matches!(reached, Err(CallError::ServiceMissing(_))));
         let (mut counted, mut failed) = (Vec::new(), None);
         for (place, reached) in tried {
             let health = known.entry(place.clone()).or_default();
@@ -177,7 +178,13 @@ impl Instances {
                         }
                         (health.out, health.met) = (true, true);
                     } else {
-                        failed.get_or_insert(error);
+                        failed.get_or_insert_with(|| match error {
+                            // The others may send to its servers, so that it lacks them says nothing of the service as a whole.
+                            CallError::ServiceMissing(text) if !missing_everywhere => {
+                                CallError::Failed(format!("{}: {text}", place.show()))
+                            }
+                            error => error,
+                        });
                     }
                 }
             }
