@@ -71,3 +71,11 @@ fn a_second_pass_keeps_the_time_as_long_as_the_sleep_is_the_same() {
     let longer = record(&admit(&first, &both(90, "2026-11-30T04:05:00Z")));
     assert_eq!(longer.answered_at.as_deref(), Some("2026-11-30T04:05:00Z"));
 }
+
+#[test]
+fn a_pod_that_is_given_no_sleep_rests_on_no_answer() {
+    let mut own = pod();
+    own["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"exec": {"command": ["/bin/drain"]}}});
+    let record = record(&admit(&own, &BTreeMap::from([("a", (30, "2026-11-30T04:00:00Z"))])));
+    assert_eq!((record.sleep_seconds, record.answered_at, record.fallback), (0, None, Vec::new()));
+}
