@@ -9,6 +9,7 @@ mod advise;
 mod bindings;
 mod error;
 mod fields;
+mod off_limits;
 mod overlap;
 mod parse;
 mod registries;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 pub use advise::{Advice, advise};
 pub use error::{ConfigError, ConfigErrors};
+pub use off_limits::off_limits;
 pub use parse::parse;
 pub use schema::schema;
 pub use text::{duration, show_duration};

@@ -319,9 +319,9 @@ mod tests {
         &[("registries[1].name", "a, aws", "twice")])]
     #[case::credential(&format!("{HEAD}registries: [{{name: a, http: {{url: \"http://u:p@a\", token: ../t}}}}]\n"),
         &[("registries[0].http.url", "\"http://u:p", "user"), ("registries[0].http.token", "../t", "never a path")])]
-    #[case::sockets(&format!("{HEAD}registries: [{{name: a, haproxy: {{addresses: [a, \"b:1\", \"b:1\", \"169.254.1.1:1\"]}}}}]\n"),
+    #[case::sockets(&format!("{HEAD}registries: [{{name: a, haproxy: {{addresses: [a, \"b:1\", \"b:1\", \"169.254.1.1:1\", \"[fd20:ce::254]:1\"]}}}}]\n"),
         &[("registries[0].haproxy.addresses[0]", "a,", "no port"), ("registries[0].haproxy.addresses[2]", "\"b:1\", \"169", "twice"),
-          ("registries[0].haproxy.addresses[3]", "\"169", "link-local")])]
+          ("registries[0].haproxy.addresses[3]", "\"169", "link-local"), ("registries[0].haproxy.addresses[4]", "\"[fd20", "Google Cloud")])]
     #[case::no_addresses(&format!("{HEAD}registries: [{{name: a, haproxy: {{addresses: []}}}}]\n"),
         &[("registries[0].haproxy.addresses", "[]", "empty")])]
     #[case::nothing_in_a_binding(&with("bindings: [{}]\n"), &[("bindings[0].name", "{}", "missing"),

@@ -1,6 +1,6 @@
 //! The `registries` of a configuration.
 //!
-//! Invariant: a credential is the name of a file and never a path or the secret; no address is link-local.
+//! Invariant: a credential is the name of a file and never a path or the secret; no address is off limits.
 //! Absent on purpose: opening them (`registry`).
 
 use std::collections::BTreeMap;

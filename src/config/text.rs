@@ -5,8 +5,10 @@
 //! Invariant: total: every text is either a value or a reason, without a panic and without an overflow.
 //! Absent on purpose: where a value stands and what it means.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
+
+use super::off_limits::off_limits;
 
 /// The most characters of a name of ours (metric labels, conditions and the record carry it).
 pub(super) const NAME: usize = 63;
@@ -154,16 +156,11 @@ pub(super) fn url(text: &str) -> Result<(), Broken> {
     host(authority.host())
 }
 
-/// A host that may be called: link-local addresses are refused, since a cloud keeps its machine credentials there.
+/// A host that may be called.
 pub(super) fn host(text: &str) -> Result<(), Broken> {
     let bare = text.trim_start_matches('[').trim_end_matches(']');
-    let local = match bare.parse() {
-        Ok(IpAddr::V4(address)) => address.is_link_local(),
-        Ok(IpAddr::V6(address)) => is_local(address),
-        Err(_) => false,
-    };
-    if local {
-        return Err(("is a link-local address".to_owned(), "name an address of the registry itself".to_owned()));
+    if let Some(what) = bare.parse().ok().and_then(off_limits) {
+        return Err((format!("is {what}"), "name an address of the registry itself".to_owned()));
     }
     rule(
         bare.parse::<IpAddr>().is_ok()
@@ -263,10 +260,6 @@ fn amount(number: &str, unit: u64) -> Option<u64> {
         sum = sum.checked_add(place * u64::from(digit - b'0'))?;
     }
     Some(sum)
-}
-
-fn is_local(address: Ipv6Addr) -> bool {
-    address.is_unicast_link_local() || address.to_ipv4_mapped().is_some_and(|v4| v4.is_link_local())
 }
 
 fn is_dns_label(text: &str) -> bool {

@@ -16,9 +16,10 @@ use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, RequestBuilder, Url};
 use tokio::sync::Mutex;
 
+use crate::config::off_limits;
 use crate::reconcile::OpenError;
 use crate::registry::credentials::Credential;
-use crate::registry::reach::{Resolver, is_forbidden};
+use crate::registry::reach::Resolver;
 use crate::registry::text::{bounded, cause};
 use crate::registry::{CALL_TIMEOUT, CallError};
 
@@ -64,8 +65,8 @@ impl Endpoint {
             return Err(unusable("the URL may not have a ? or a #"));
         }
         let literal = base.host_str().and_then(|host| host.trim_matches(['[', ']']).parse().ok());
-        if literal.is_some_and(is_forbidden) {
-            return Err(unusable("link-local addresses are refused"));
+        if let Some(what) = literal.and_then(off_limits) {
+            return Err(unusable(&format!("this is {what}; nothing is sent there")));
         }
         let ca = ca.map(|name| Credential::new(credentials, registry, name)).transpose()?;
         Ok(Self { base, ca, client: Mutex::new(None) })
@@ -182,6 +183,8 @@ mod tests {
     #[case("http://169.254.169.254/latest")]
     #[case("http://[fe80::1]:8080")]
     #[case("http://0xa9fea9fe/")]
+    #[case("http://168.63.129.16/machine")]
+    #[case("http://[fd20:ce::254]/computeMetadata/v1")]
     fn unusable_urls(#[case] url: &str) {
         assert!(matches!(open(url), Err(OpenError::Unusable { .. })), "{url}");
     }

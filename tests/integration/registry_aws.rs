@@ -13,6 +13,7 @@ use lockstep::reconcile::OpenError;
 use lockstep::reconcile::clock::Instant;
 use lockstep::reconcile::limits::{Limiter, Request};
 use lockstep::registry::aws::Aws;
+use lockstep::registry::text::LONGEST;
 use lockstep::registry::{CallError, ChangeError, Operation, Registry};
 use lockstep::target::TargetState;
 use rstest::rstest;
@@ -114,6 +115,18 @@ async fn one_bad_target_does_not_keep_the_others_out() {
         }
     }
     assert_eq!(ground.states().await.len(), 199);
+}
+
+#[tokio::test]
+async fn a_bad_target_that_is_named_at_the_end_of_many_words_is_found_at_once() {
+    let all = addresses("10.0", 200);
+    let ground = Ground::start(Group::default()).await;
+    let words = format!("{} '{}'", "A target is not valid. ".repeat(20), all[77].ip());
+    ground.simulator.model().fault("RegisterTargets", Fault::Refused(Refusal::new(400, "ValidationError", words)));
+    let results = ground.register(&all).await;
+    assert_eq!(ground.count("RegisterTargets"), 2, "all, then the others");
+    let refused: Vec<_> = results.iter().enumerate().filter(|(_, result)| result.is_err()).collect();
+    assert!(matches!(&refused[..], [(77, Err(ChangeError::Refused(text)))] if text.chars().count() <= LONGEST + 1), "{refused:?}");
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use super::budget::Budget;
 use super::failure::Failure;
 use super::group::Group;
 use super::zones::ALL;
+use crate::registry::text::bounded;
 use crate::registry::{CallError, Change, ChangeError, Operation};
 
 type Outcome = Result<(), ChangeError>;
@@ -92,7 +93,7 @@ impl<'a> Batch<'a> {
             self.halve(direction, &places);
         } else {
             let (refused, others) = if named.is_empty() { (places, Vec::new()) } else { (named, others) };
-            self.settle(&refused, &Err(ChangeError::Refused(text.to_owned())));
+            self.settle(&refused, &Err(ChangeError::Refused(bounded(text))));
             if !others.is_empty() {
                 self.left.push(Part { direction, places: others });
             }

@@ -46,7 +46,7 @@ pub(super) enum Failure {
     Stale(CallError),
     /// The group takes no more targets; nothing was done.
     Full(String),
-    /// A target is refused; nothing was done.
+    /// A target is refused; nothing was done. The words are whole and as they came: they may name the target at their end.
     Target(String),
 }
 
@@ -79,20 +79,22 @@ impl Failure {
     pub(super) fn call(self) -> CallError {
         match self {
             Self::Call(error) | Self::Stale(error) => error,
-            Self::Full(text) | Self::Target(text) => CallError::Failed(text),
+            Self::Full(text) => CallError::Failed(text),
+            Self::Target(text) => CallError::Failed(bounded(&text)),
         }
     }
 }
 
 fn said(code: &str, message: &str, status: u16) -> Failure {
-    let text = match code {
-        "" => bounded(&format!("{status} {message}")),
-        code => bounded(&format!("{code}: {message}")),
+    let whole = match code {
+        "" => format!("{status} {message}"),
+        code => format!("{code}: {message}"),
     };
+    let text = bounded(&whole);
     match code {
         "TargetGroupNotFound" => Failure::Call(CallError::ServiceMissing(text)),
         "TooManyTargets" => Failure::Full(text),
-        code if TARGET.contains(&code) => Failure::Target(text),
+        code if TARGET.contains(&code) => Failure::Target(whole),
         code if THROTTLED.contains(&code) => Failure::Call(CallError::Throttled(text)),
         code if STALE.contains(&code) => Failure::Stale(CallError::Denied(text)),
         code if DENIED.contains(&code) => Failure::Call(CallError::Denied(text)),

@@ -21,11 +21,11 @@ use tokio::time::{Instant, timeout};
 use super::answer;
 use super::backend::Backend;
 use super::runtime::{Place, Session};
-use crate::config::HaproxyConfig;
+use crate::config::{HaproxyConfig, off_limits};
 use crate::reconcile::OpenError;
 use crate::registry::CallError;
 use crate::registry::credentials::Credential;
-use crate::registry::reach::{ReachError, is_forbidden, look_up};
+use crate::registry::reach::{ReachError, look_up};
 use crate::registry::text::bounded;
 
 /// A process that was counted out is tried again this often.
@@ -239,7 +239,7 @@ impl Address {
         };
         match timeout(LOOK_UP, look_up(host, port)).await {
             Ok(Ok(found)) => Ok(found.into_iter().map(|address| Place::Tcp(address, host.clone())).collect()),
-            Ok(Err(error @ ReachError::Forbidden(_))) => Err(CallError::Unavailable(bounded(&error.to_string()))),
+            Ok(Err(error @ ReachError::Forbidden(..))) => Err(CallError::Unavailable(bounded(&error.to_string()))),
             Ok(Err(ReachError::Lookup(..))) | Err(_) => Ok(vec![Place::Nowhere(format!("{host}:{port}"))]),
         }
     }
@@ -252,8 +252,8 @@ impl Address {
         let (host, port) = text.rsplit_once(':').ok_or_else(|| unusable("write host:port or unix:/path"))?;
         let port = port.parse().map_err(|_| unusable("its port is none"))?;
         let host = host.trim_matches(['[', ']']);
-        if host.parse().is_ok_and(is_forbidden) {
-            return Err(unusable("link-local addresses are refused"));
+        if let Some(what) = host.parse().ok().and_then(off_limits) {
+            return Err(unusable(&format!("this is {what}; nothing is sent there")));
         }
         Ok(Self::Host(host.to_owned(), port))
     }
