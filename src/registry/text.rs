@@ -3,13 +3,16 @@
 //! Invariant: what comes out is one line of printable characters, at most [`LONGEST`] characters.
 //! Absent on purpose: translation; operators know their registry's own words.
 
+use crate::text::one_line;
+
 /// Longer texts are cut: a condition shows one sentence.
 pub const LONGEST: usize = 200;
 
 /// One printable, bounded line of `text`.
 pub fn bounded(text: &str) -> String {
     let mut line = String::new();
-    let mut words = text.split(|one: char| one.is_whitespace() || one.is_control()).filter(|word| !word.is_empty()).peekable();
+    let text: String = one_line(text).collect();
+    let mut words = text.split_whitespace().peekable();
     let mut left = LONGEST;
     while let Some(word) = words.next() {
         let fits: String = word.chars().take(left).collect();
@@ -43,6 +46,7 @@ mod tests {
     fn lines_are_joined_and_controls_go() {
         assert_eq!(bounded("one\r\n\ttwo\u{1b}[31m  three\n"), "one two [31m three");
         assert_eq!(bounded(" \n"), "");
+        assert_eq!(bounded("a\u{202e}b\u{2028}c"), "a b c", "nor does anything turn the direction of writing");
     }
 
     #[test]
