@@ -422,6 +422,11 @@ impl Drain {
     /// Default of the fallback on aws: what ELB itself takes where nobody set anything.
     pub const AWS_FALLBACK: Duration = Duration::from_secs(300);
 
+    /// Whether the registry is asked for it.
+    pub fn is_asked(&self) -> bool {
+        matches!(self, Self::FromRegistry { .. })
+    }
+
     /// The delay, where `answered` is what the registry says at present.
     pub fn delay(&self, answered: Option<Duration>) -> Duration {
         match *self {
@@ -507,19 +512,6 @@ impl Default for Registration {
             force_timeout: Duration::from_secs(30),
             unreachable_after: Duration::from_secs(60),
             panic_threshold: 50,
-        }
-    }
-}
-
-impl Drain {
-    /// The delay where it does not depend on an answer of the registry.
-    pub fn without_answer(&self) -> Duration {
-        match *self {
-            Self::FromRegistry { fallback } => fallback,
-            Self::Fixed(delay) => delay,
-            Self::HealthCheck { interval, unhealthy_threshold, timeout } => {
-                interval.saturating_mul(unhealthy_threshold).saturating_add(timeout)
-            }
         }
     }
 }

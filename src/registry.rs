@@ -29,6 +29,11 @@ use crate::target::{PodKey, PodUid, TargetState};
 /// A call that got no answer is over after this long.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What a call answers within [`CALL_TIMEOUT`].
+pub async fn in_time<T>(call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
+    tokio::time::timeout(CALL_TIMEOUT, call).await.unwrap_or(Err(CallError::Timeout))
+}
+
 /// An external system that holds endpoints.
 pub trait Registry: Send + Sync + 'static {
     /// What this registry can do; fixed for the life of the value.

@@ -227,17 +227,14 @@ fn inject(pod: &Pod<'_>, spec: &Spec<'_>, bindings: Vec<usize>, snapshot: &Snaps
 /// Names of the bindings whose registry is to say how long it drains, and has not; none where there is no sleep to rest on that.
 fn unanswered(bindings: &[usize], sleep_seconds: i64, snapshot: &Snapshot) -> Vec<String> {
     let known = bindings.iter().map(|index| (&snapshot.configuration.bindings[*index], snapshot.delays.answer(*index)));
-    let falls_back = known.filter(|(binding, answer)| {
-        let asks = matches!(binding.drain, Drain::FromRegistry { .. });
-        sleep_seconds > 0 && asks && answer.is_none()
-    });
+    let falls_back = known.filter(|(binding, answer)| sleep_seconds > 0 && binding.drain.is_asked() && answer.is_none());
     falls_back.map(|(binding, _)| binding.name.to_string()).collect()
 }
 
 /// When the oldest answer came that says how long to sleep; fractions of a second tell nobody anything.
 fn oldest_answer(bindings: &[usize], sleep_seconds: i64, snapshot: &Snapshot) -> Option<String> {
-    let asks = |index: &&usize| matches!(snapshot.configuration.bindings[**index].drain, Drain::FromRegistry { .. });
-    let answers = bindings.iter().filter(asks).filter_map(|index| snapshot.delays.answered_at(*index));
+    let asked = |index: &&usize| snapshot.configuration.bindings[**index].drain.is_asked();
+    let answers = bindings.iter().filter(asked).filter_map(|index| snapshot.delays.answered_at(*index));
     let oldest = answers.min().filter(|_| sleep_seconds > 0)?;
     Some(Timestamp::from_second(oldest.as_second()).ok()?.to_string())
 }

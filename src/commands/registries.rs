@@ -21,7 +21,7 @@ use crate::args::RegistriesArgs;
 use crate::config::{self, Configuration, DriverConfig};
 use crate::reconcile::Drivers;
 use crate::registry::driver::{Driver, Opener};
-use crate::registry::{CALL_TIMEOUT, CallError, Listed, Registry};
+use crate::registry::{CallError, Listed, Registry, in_time};
 use crate::target::ServiceId;
 
 /// Services that are asked about at the same time: as many as aws lets stand in line for their drain delays.
@@ -107,16 +107,12 @@ async fn ask(opener: &Opener, configuration: &Configuration) -> Answers {
 async fn fill(answer: &mut Answer, driver: &Arc<Driver>, config: &DriverConfig) -> Result<(), CallError> {
     // To list HAProxy's servers is to bring their processes to agree.
     if !matches!(config, DriverConfig::Haproxy(_)) {
-        let listing = within(driver.list(&answer.service, None)).await?;
+        let listing = in_time(driver.list(&answer.service, None)).await?;
         answer.targets = Some(listing.targets.iter().map(Target::of).collect());
     }
-    let delay = within(driver.drain_delay(&answer.service)).await?;
+    let delay = in_time(driver.drain_delay(&answer.service)).await?;
     answer.drain_delay_seconds = delay.map(|delay| delay.as_secs() + u64::from(delay.subsec_nanos() > 0));
     Ok(())
-}
-
-async fn within<T>(call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
-    tokio::time::timeout(CALL_TIMEOUT, call).await.unwrap_or(Err(CallError::Timeout))
 }
 
 impl Target {

@@ -13,7 +13,7 @@ mod timeline;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 
 use super::access;
 use super::output::{data, say, schema, tell};
@@ -21,7 +21,7 @@ use super::workload::Named;
 use crate::args::{self, Output, StatusArgs};
 use crate::registration::Reason;
 use reading::{Reading, Scope};
-use report::Wanted;
+use report::{Shown, Wanted};
 use text::Look;
 
 /// Clears a terminal and goes to its first line.
@@ -30,7 +30,7 @@ const CLEAR: &str = "\u{1b}[H\u{1b}[2J\u{1b}[3J";
 /// Runs the command: 0 where all is well, 1 where a pod is stuck.
 pub async fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     if args.schema {
-        say(&schema::<report::Shapes>())?;
+        say(&schema::<Shown>())?;
         return Ok(ExitCode::SUCCESS);
     }
     let wanted = wanted(&args)?;
@@ -44,46 +44,36 @@ pub async fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let terminal = std::io::stdout().is_terminal();
     // Ages pass on a screen; into a pipe and as data goes only what is news.
     let screen = terminal && args.watch && args.output.is_none();
-    let mut last: Option<Shown> = None;
+    let clear = if screen { CLEAR } else { "" };
+    let mut last = None;
     loop {
-        let shown = show(&reading, &wanted, &args, terminal)?;
-        let news = screen || last.as_ref().is_none_or(|last| last.data != shown.data);
-        let clear = if screen { CLEAR } else { "" };
-        let goes_on = (!news || tell(&format!("{clear}{}", shown.text))?) && args.watch;
-        let stuck = shown.stuck;
-        last = Some(shown);
-        if !goes_on {
-            return Ok(if stuck { ExitCode::from(1) } else { ExitCode::SUCCESS });
+        let look = Look { colours: terminal && args::colours_allowed(), now: reading.now() };
+        let shown = shown(&reading, &wanted, look)?;
+        let news = screen || last.as_ref() != Some(&shown);
+        let is_read = !news || tell(&format!("{clear}{}", print(&shown, &reading, args.output, look)?))?;
+        if !is_read || !args.watch {
+            return Ok(if shown.is_stuck() { ExitCode::from(1) } else { ExitCode::SUCCESS });
         }
+        last = Some(shown);
         reading.changed(screen).await;
     }
 }
 
-/// One look at the cluster.
-struct Shown {
-    /// As it is printed.
-    text: String,
-    /// The same without ages: another one is news.
-    data: String,
-    /// Whether a pod is stuck.
-    stuck: bool,
+fn shown(reading: &Reading, wanted: &Wanted, look: Look) -> anyhow::Result<Shown> {
+    let Some(key) = reading.pod() else { return Ok(Shown::Report(reading.report(wanted, look.now))) };
+    let life = reading.life(look.now);
+    if life.pod.is_none() && life.timeline.is_empty() {
+        bail!("pod {key} is not there, and no Event tells of it; `lockstep status -A` lists the managed pods");
+    }
+    Ok(Shown::Life(Box::new(life)))
 }
 
-fn show(reading: &Reading, wanted: &Wanted, args: &StatusArgs, terminal: bool) -> anyhow::Result<Shown> {
-    let look = Look { colours: terminal && args::colours_allowed(), now: reading.now() };
-    if let Some(key) = reading.pod() {
-        let life = reading.life(look.now);
-        if life.pod.is_none() && life.timeline.is_empty() {
-            return Err(anyhow!("pod {key} is not there, and no Event tells of it; `lockstep status -A` lists the managed pods"));
-        }
-        let stuck = life.pod.as_ref().is_some_and(report::Pod::is_stuck);
-        let text = args.output.map_or_else(|| Ok(text::life(&life, &key.to_string(), look)), |output| data(&life, output))?;
-        return Ok(Shown { text, data: data(&life, Output::Json)?, stuck });
+fn print(shown: &Shown, reading: &Reading, output: Option<Output>, look: Look) -> anyhow::Result<String> {
+    match (output, shown) {
+        (Some(output), _) => data(shown, output),
+        (None, Shown::Report(report)) => Ok(text::table(report, look)),
+        (None, Shown::Life(life)) => Ok(text::life(life, &reading.pod().map(ToString::to_string).unwrap_or_default(), look)),
     }
-    let report = reading.report(wanted, look.now);
-    let stuck = report.pods().any(report::Pod::is_stuck);
-    let text = args.output.map_or_else(|| Ok(text::table(&report, look)), |output| data(&report, output))?;
-    Ok(Shown { text, data: data(&report, Output::Json)?, stuck })
 }
 
 fn wanted(args: &StatusArgs) -> anyhow::Result<Wanted> {

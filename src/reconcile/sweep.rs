@@ -2,8 +2,8 @@
 //!
 //! A pod object may vanish while nobody looks; what it leaves in a registry with stamps says itself that it is ours.
 //!
-//! Invariant: only a target with our cluster's stamp (of a pod, or of nobody known), or any of a service that is ours alone, is swept; never one of a pod that exists,
-//! of a debt, or of a service that is only observed; and never before it was seen in [`AUDITS`] audits.
+//! Invariant: only a target with our cluster's stamp (of a pod, or of nobody known), or any of a service that is ours alone, is swept; never
+//! one of a pod that exists, of a debt, or of a service that is only observed; and never before it was seen in [`AUDITS`] audits.
 //! Absent on purpose: targets of pods (`registration`) and debts (`debts`).
 
 use std::collections::BTreeMap;

@@ -27,7 +27,6 @@ mod health;
 mod wire;
 mod zones;
 
-use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -35,7 +34,6 @@ use std::time::Duration;
 
 use aws_sdk_elasticloadbalancingv2::config::{ProvideCredentials, SharedCredentialsProvider};
 use aws_sdk_elasticloadbalancingv2::types::TargetHealthDescription;
-use tokio::time::timeout;
 
 use self::api::Api;
 use self::batch::Batch;
@@ -45,8 +43,8 @@ use self::groups::Groups;
 use crate::config::{AwsConfig, Family, Mode};
 use crate::reconcile::OpenError;
 use crate::registry::{
-    CALL_TIMEOUT, CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, Listed, Listing, Operation, Pace, Rate, Registry,
-    TargetKeys, Wait,
+    CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, Listed, Listing, Operation, Pace, Rate, Registry, TargetKeys, Wait,
+    in_time,
 };
 
 /// Targets of one request.
@@ -123,7 +121,7 @@ impl Registry for Aws {
 
     async fn list(&self, service: &str, _: Option<Wait>) -> Result<Listing, CallError> {
         let accepted = self.groups.binding(service).map_or(&[][..], |group| &group.accept_states);
-        within(async {
+        in_time(async {
             self.groups.kind(service).await?;
             let (found, group) = (self.groups.api().health(service).await?, self.groups.group(service));
             let targets = found.iter().filter_map(|one| listed(one, accepted, &group)).collect();
@@ -136,11 +134,11 @@ impl Registry for Aws {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
-        within(self.send(service, changes)).await
+        in_time(self.send(service, changes)).await
     }
 
     async fn drain_delay(&self, service: &str) -> Result<Option<Duration>, CallError> {
-        within(self.groups.drain_delay(service)).await
+        in_time(self.groups.drain_delay(service)).await
     }
 
     fn family(&self, service: &str) -> Option<Family> {
@@ -171,8 +169,4 @@ fn nothing_left(error: CallError) -> CallError {
         CallError::Timeout => CallError::Unavailable("it does not say in time what the target group is".to_owned()),
         error => error,
     }
-}
-
-async fn within<T>(call: impl Future<Output = Result<T, CallError>>) -> Result<T, CallError> {
-    timeout(CALL_TIMEOUT, call).await.unwrap_or(Err(CallError::Timeout))
 }

@@ -31,7 +31,7 @@ use crate::registry::credentials::Credential;
 use crate::registry::endpoint::{Answered, Endpoint};
 use crate::registry::text::bounded;
 use crate::registry::{
-    CALL_TIMEOUT, CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, Listing, Operation, Registry, TargetKeys, Wait,
+    CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, Listing, Operation, Registry, TargetKeys, Wait, in_time,
 };
 
 /// Older versions take 64 operations in a transaction: one for the node, two for each target.
@@ -148,7 +148,7 @@ impl Registry for Consul {
 
     async fn apply(&self, service: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
         check_name(service)?;
-        tokio::time::timeout(CALL_TIMEOUT, self.transactions(service, changes)).await.unwrap_or(Err(CallError::Timeout))
+        in_time(self.transactions(service, changes)).await
     }
 
     async fn drain_delay(&self, _service: &str) -> Result<Option<Duration>, CallError> {

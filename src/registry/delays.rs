@@ -16,8 +16,8 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use tokio::sync::watch;
 
-use super::{CALL_TIMEOUT, CallError, Registry};
-use crate::config::{Configuration, Drain, RegistryConfig};
+use super::{CallError, Registry, in_time};
+use crate::config::{Configuration, RegistryConfig};
 use crate::metrics::delays::DelayMetrics;
 use crate::reconcile::Drivers;
 use crate::reconcile::clock::{Clock, Instant};
@@ -176,8 +176,8 @@ impl<R: Registry> Questions<R> {
         let Some(client) = self.client.clone() else { return };
         while let Some((service, at)) = self.next() {
             clock.sleep_until(at.max(self.backoff.until())).await;
-            let answer = tokio::time::timeout(CALL_TIMEOUT, client.drain_delay(&service.service)).await;
-            self.take(&service, answer.unwrap_or(Err(CallError::Timeout)), clock, answers);
+            let answer = in_time(client.drain_delay(&service.service)).await;
+            self.take(&service, answer, clock, answers);
         }
     }
 
@@ -219,7 +219,7 @@ impl<R: Registry> Questions<R> {
 }
 
 fn services(configuration: &Configuration) -> BTreeSet<ServiceId> {
-    let asked = configuration.bindings.iter().filter(|binding| matches!(binding.drain, Drain::FromRegistry { .. }));
+    let asked = configuration.bindings.iter().filter(|binding| binding.drain.is_asked());
     asked.map(|binding| binding.service.clone()).collect()
 }
 
@@ -233,7 +233,7 @@ mod tests {
     use crate::reconcile::OpenError;
     use crate::reconcile::limits::RETRY_CAP;
     use crate::reconcile::tokio_clock::TokioClock;
-    use crate::registry::{Capabilities, Change, ChangeError, Listing, Wait};
+    use crate::registry::{CALL_TIMEOUT, Capabilities, Change, ChangeError, Listing, Wait};
 
     const TEXT: &str = "
 apiVersion: lockstep.dev/v1alpha1
@@ -373,6 +373,7 @@ bindings:
         ground.answers(Ok(Some(31 * SECOND)));
         assert_eq!(ground.after(RETRY * 2).await, Some(31 * SECOND));
     }
+
     #[tokio::test(start_paused = true)]
     async fn a_registry_that_answers_seldom_tells_of_every_service_in_the_end() {
         let clock = TokioClock::start();

@@ -16,8 +16,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Method;
 use http::header::AUTHORIZATION;
+use http::{Method, StatusCode};
 use reqwest::{RequestBuilder, Url};
 use serde::de::DeserializeOwned;
 
@@ -64,10 +64,10 @@ impl Http {
 
     async fn call<T: DeserializeOwned>(&self, request: RequestBuilder, wait: Duration) -> Result<T, CallError> {
         let answer = self.endpoint.send(request, wait).await?;
-        let refused = serde_json::from_slice::<Refusal>(&answer.body).is_ok();
+        // Whoever stands before the registry, or in its place, knows nothing of services.
+        let strange = answer.status == StatusCode::NOT_FOUND && serde_json::from_slice::<Refusal>(&answer.body).is_err();
         let answer = answer.success(said).map_err(|error| match error {
-            // Whoever stands before the registry, or in its place, knows nothing of services.
-            CallError::ServiceMissing(text) if !refused => CallError::Failed(format!("{text}; is the url that of the registry?")),
+            CallError::ServiceMissing(text) if strange => CallError::Failed(format!("{text}; is the url that of the registry?")),
             error => error,
         })?;
         let unreadable = |error| CallError::Failed(bounded(&format!("its answer cannot be read: {error}")));

@@ -34,6 +34,12 @@ impl Process {
         Self { simulator, arn, environment: Vec::new() }
     }
 
+    /// One with keys of its own, which is to assume a role.
+    async fn in_role(role: &str, sts: &Sts) -> Self {
+        let process = Self::new().await.with("AWS_ACCESS_KEY_ID", "AKIDOWN").with("AWS_SECRET_ACCESS_KEY", "secret");
+        process.with("AWS_ENDPOINT_URL_STS", &sts.url).with("ELBV2_ROLE", role)
+    }
+
     fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.environment.push((name, value.into()));
         self
@@ -112,12 +118,7 @@ async fn an_environment_without_credentials_is_told_soon() {
 async fn a_role_of_the_configuration_is_assumed_under_our_name() {
     const ROLE: &str = "arn:aws:iam::123456789012:role/edge";
     let sts = Sts::start().await;
-    let process = Process::new()
-        .await
-        .with("AWS_ACCESS_KEY_ID", "AKIDOWN")
-        .with("AWS_SECRET_ACCESS_KEY", "secret")
-        .with("AWS_ENDPOINT_URL_STS", &sts.url)
-        .with("ELBV2_ROLE", ROLE);
+    let process = Process::in_role(ROLE, &sts).await;
     assert_eq!(process.run().await, "Ok(0)");
     assert_eq!(process.keys(), ["AKIDASSUMED"], "the groups see the role alone");
     let asked = sts.asked.lock().unwrap().clone();
@@ -131,12 +132,7 @@ async fn a_role_of_the_configuration_is_assumed_under_our_name() {
 #[tokio::test]
 async fn a_role_that_may_not_be_assumed_is_told() {
     let sts = Sts::start().await;
-    let process = Process::new()
-        .await
-        .with("AWS_ACCESS_KEY_ID", "AKIDOWN")
-        .with("AWS_SECRET_ACCESS_KEY", "secret")
-        .with("AWS_ENDPOINT_URL_STS", &sts.url)
-        .with("ELBV2_ROLE", "arn:aws:iam::123456789012:role/refused");
+    let process = Process::in_role("arn:aws:iam::123456789012:role/refused", &sts).await;
     let came = process.run().await;
     assert!(came.starts_with("Err(Unavailable(") && came.contains("AccessDenied"), "{came}");
     assert!(process.simulator.model().calls.is_empty());

@@ -118,13 +118,7 @@ async fn a_running_request_ends_before_its_server_goes(#[case] backend: &str, #[
     });
     tell(&driver, Operation::Register, address).await.unwrap();
     until(&driver, address, Some(TargetState::Active)).await;
-    let asking = std::thread::spawn(move || {
-        let mut stream = TcpStream::connect(front).unwrap();
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    });
+    let asking = ask(front);
     has_arrived.recv_timeout(PATIENCE).unwrap();
     tell(&driver, Operation::Drain, address).await.unwrap();
     until(&driver, address, Some(TargetState::Draining)).await;
@@ -137,6 +131,17 @@ async fn a_running_request_ends_before_its_server_goes(#[case] backend: &str, #[
     let answer = asking.join().unwrap();
     assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("ok"), "{answer}");
     until(&driver, address, None).await;
+}
+
+/// Sends a request beside the test; joining gives the answer.
+fn ask(front: SocketAddr) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(front).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    })
 }
 
 /// A request that is never answered holds its server for half a minute after the containers are gone, and no longer.
@@ -164,13 +169,7 @@ async fn a_session_that_does_not_end_is_cut(#[case] backend: &str, #[case] confi
     });
     tell(&driver, Operation::Register, address).await.unwrap();
     until(&driver, address, Some(TargetState::Active)).await;
-    let asking = std::thread::spawn(move || {
-        let mut stream = TcpStream::connect(front).unwrap();
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
-    });
+    let asking = ask(front);
     has_arrived.recv_timeout(PATIENCE).unwrap();
     tell(&driver, Operation::Deregister, address).await.unwrap();
     let begun = Instant::now();

@@ -31,7 +31,7 @@ pub(super) struct Wanted {
 }
 
 /// Managed pods, grouped by workload, the worst first.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
     /// What a reader must know of the whole: what could not be read, that nobody reconciles.
@@ -41,7 +41,7 @@ pub(super) struct Report {
 }
 
 /// The pods of one workload.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Workload {
     /// Namespace.
@@ -55,7 +55,7 @@ pub(super) struct Workload {
 }
 
 /// One pod.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Pod {
     /// Namespace.
@@ -96,7 +96,7 @@ pub(super) struct Pod {
 }
 
 /// A readiness gate.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Gate {
     /// Whether it lets the pod be Ready.
@@ -108,7 +108,7 @@ pub(super) struct Gate {
 }
 
 /// A target that is claimed.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Target {
     /// Name of the registry in the configuration.
@@ -122,7 +122,7 @@ pub(super) struct Target {
 }
 
 /// One pod, with its life so far.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Life {
     /// What a reader must know of the whole.
@@ -137,7 +137,7 @@ pub(super) struct Life {
 }
 
 /// A stage that was reached.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct StageData {
     /// Which.
@@ -152,7 +152,7 @@ pub(super) struct StageData {
 }
 
 /// A warning that Lockstep told.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Warning {
     /// Its reason.
@@ -218,14 +218,24 @@ pub(super) fn life(sight: Option<&Sight>, told: &[&Told], ground: &Ground, notes
 }
 
 /// What is printed as data.
-#[derive(JsonSchema)]
-#[schemars(untagged, title = "lockstep status -o json|yaml")]
-#[expect(dead_code, reason = "it is read by the derive alone")]
-pub(super) enum Shapes {
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(untagged)]
+#[schemars(title = "lockstep status -o json|yaml")]
+pub(super) enum Shown {
     /// Without a name.
     Report(Report),
     /// With the name of a pod.
     Life(Box<Life>),
+}
+
+impl Shown {
+    /// Whether a pod needs a person.
+    pub(super) fn is_stuck(&self) -> bool {
+        match self {
+            Self::Report(report) => report.pods().any(Pod::is_stuck),
+            Self::Life(life) => life.pod.as_ref().is_some_and(Pod::is_stuck),
+        }
+    }
 }
 
 impl Report {

@@ -150,9 +150,7 @@ impl Server {
         if self.phase() != Phase::Leaving {
             steps.push(Steps::must([format!("set server {full} weight 0%"), format!("set server {full} state maint")]));
         }
-        if matches!(self.owner, Owner::Ours(_)) && self.has_rested() {
-            steps.push(Steps::attempt(format!("del server {full}")));
-        }
+        steps.extend(self.removal(backend));
         steps
     }
 
@@ -179,18 +177,18 @@ impl Server {
             Phase::Registering if self.passed => vec![Steps::must([self.take_weight(backend, share)])],
             Phase::Active => share.map(|share| self.weigh(backend, share)).unwrap_or_default(),
             Phase::Leaving => {
-                let full = format!("{backend}/{}", self.name);
-                let mut steps = Vec::new();
-                if self.since >= SESSION_DEADLINE && self.sessions > 0 {
-                    steps.push(Steps::attempt(format!("shutdown sessions server {full}")));
-                }
-                if matches!(self.owner, Owner::Ours(_)) && self.has_rested() {
-                    steps.push(Steps::attempt(format!("del server {full}")));
-                }
-                steps
+                let cut = self.since >= SESSION_DEADLINE && self.sessions > 0;
+                let cut = cut.then(|| Steps::attempt(format!("shutdown sessions server {backend}/{}", self.name)));
+                cut.into_iter().chain(self.removal(backend)).collect()
             }
             Phase::Free | Phase::Registering | Phase::Parked | Phase::Draining => Vec::new(),
         }
+    }
+
+    /// The step that removes it, once it has rested; a slot stays.
+    fn removal(&self, backend: &str) -> Option<Steps> {
+        let removed = matches!(self.owner, Owner::Ours(_)) && self.has_rested();
+        removed.then(|| Steps::attempt(format!("del server {backend}/{}", self.name)))
     }
 
     /// The command by which it takes its share of the traffic; where that is not known, the share that it was made for.
