@@ -14,9 +14,9 @@ mod overlap;
 mod parse;
 mod registries;
 mod schema;
+mod services;
 mod text;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ pub use error::{ConfigError, ConfigErrors};
 pub use off_limits::off_limits;
 pub use parse::parse;
 pub use schema::schema;
+pub use services::{HaproxyBackend, Services, TargetGroup};
 pub use text::{duration, show_duration};
 
 use crate::target::ServiceId;
@@ -118,7 +119,7 @@ pub enum OnDrainTimeout {
     Release,
 }
 
-/// One external system.
+/// One external system, and nothing of its bindings ([`Services`]): two that are equal are one and the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistryConfig {
     /// Name that bindings use.
@@ -162,17 +163,6 @@ pub struct AwsConfig {
     pub endpoint: Option<String>,
     /// Role to assume.
     pub assume_role: Option<String>,
-    /// What its bindings say of each target group, by its ARN.
-    pub groups: BTreeMap<Arc<str>, TargetGroup>,
-}
-
-/// What bindings say of a target group; all of one group say the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetGroup {
-    /// Whether targets are ours to change; observed only if every binding says so.
-    pub mode: Mode,
-    /// States, with reason codes, that count as active too, as `state/ReasonCode`.
-    pub accept_states: Vec<String>,
 }
 
 /// Settings of a `consul` registry.
@@ -195,19 +185,6 @@ pub struct HaproxyConfig {
     pub instance_timeout: Duration,
     /// Name of the credential file with the CA, where the API speaks TLS.
     pub tls_ca: Option<String>,
-    /// What its bindings say of each backend, by the backend's name.
-    pub backends: BTreeMap<Arc<str>, HaproxyBackend>,
-}
-
-/// What the bindings that own targets in a backend of HAProxy say of it; all of one backend say the same, but for the weight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HaproxyBackend {
-    /// How servers come to be.
-    pub servers: Servers,
-    /// Whether they are checked.
-    pub check: bool,
-    /// Share of the traffic, where all of them name the same.
-    pub weight: Option<u16>,
 }
 
 /// Settings of an `http` registry.

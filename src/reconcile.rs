@@ -48,7 +48,8 @@ pub trait Drivers: Send + Sync + 'static {
     /// What an opened registry is.
     type Registry: Registry;
 
-    /// A client of that registry; `cluster` is the configuration's, for stamps. Does no I/O.
+    /// A client of that registry, the same for all who ask where it can be; `cluster` is the configuration's, for stamps. Does no I/O.
+    /// It is to be told of its bindings ([`Registry::bind`]) by the one who has the configuration in force.
     fn open(&self, config: &RegistryConfig, cluster: &Arc<str>) -> Result<Arc<Self::Registry>, OpenError>;
 }
 

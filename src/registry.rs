@@ -23,7 +23,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::Family;
+use crate::config::{Family, Services};
 use crate::target::{PodKey, PodUid, TargetState};
 
 /// A call that got no answer is over after this long.
@@ -36,7 +36,10 @@ pub async fn in_time<T>(call: impl Future<Output = Result<T, CallError>>) -> Res
 
 /// An external system that holds endpoints.
 pub trait Registry: Send + Sync + 'static {
-    /// What this registry can do; fixed for the life of the value.
+    /// Takes what bindings say of its services, from now on; a call that has begun ends with what it began with.
+    fn bind(&self, _services: Services) {}
+
+    /// What this registry can do, as long as its bindings say the same.
     fn capabilities(&self) -> Capabilities;
 
     /// The same for one service, where the services of this registry differ; those of the registry as a whole hold for every service.

@@ -83,7 +83,10 @@ pub async fn run(args: RegistriesArgs) -> anyhow::Result<ExitCode> {
 
 async fn ask(opener: &Opener, configuration: &Configuration) -> Answers {
     let services: BTreeSet<&ServiceId> = configuration.bindings.iter().map(|binding| &binding.service).collect();
-    let open = |registry: &config::RegistryConfig| opener.open(registry, &configuration.cluster).map_err(|error| error.to_string());
+    let open = |registry: &config::RegistryConfig| {
+        let opened = opener.open(registry, &configuration.cluster).map_err(|error| error.to_string());
+        opened.inspect(|driver| driver.bind(configuration.services(&registry.name)))
+    };
     let drivers: Vec<_> = configuration.registries.iter().map(|registry| (registry, open(registry))).collect();
     let asked = services.into_iter().map(async |service| {
         let mut answer = Answer {

@@ -9,10 +9,7 @@ use std::time::Duration;
 
 use super::error::{ConfigErrors, nearest, quoted};
 use super::fields::{Field, Fields};
-use super::{
-    Binding, Configuration, DriverConfig, HaproxyBackend, Injection, Mode, OnDrainTimeout, OnGateTimeout, PreStop, ProbeGrace,
-    Registration, RegistryConfig, TargetGroup,
-};
+use super::{Configuration, Injection, OnDrainTimeout, OnGateTimeout, PreStop, ProbeGrace, Registration};
 use super::{bindings, registries, text};
 use crate::names::{CONFIG_API_VERSION, CONFIG_KIND};
 use crate::yaml::{self, Limits, Position, Value};
@@ -71,34 +68,8 @@ fn root(field: &Field<'_>, errors: &mut ConfigErrors) -> Configuration {
     let registries = fields.optional("registries").map(|field| registries::read(&field, errors)).unwrap_or_default();
     let bindings = fields.optional("bindings").map(|field| bindings::read(&field, &registries, errors)).unwrap_or_default();
     fields.finish(errors);
-    let registries = registries.into_iter().filter_map(|named| named.config).map(|config| with_services(config, &bindings)).collect();
+    let registries = registries.into_iter().filter_map(|named| named.config).collect();
     Configuration { cluster, injection, registration, registries, bindings }
-}
-
-/// The registry, with what its bindings say of its services.
-fn with_services(mut config: RegistryConfig, bindings: &[Binding]) -> RegistryConfig {
-    let here = bindings.iter().filter(|binding| binding.service.registry == config.name);
-    match &mut config.driver {
-        DriverConfig::Haproxy(haproxy) => {
-            for binding in here.filter(|binding| binding.mode == Mode::Own) {
-                let backend = HaproxyBackend { servers: binding.servers, check: binding.check, weight: Some(binding.weight) };
-                let known = haproxy.backends.entry(binding.service.service.clone()).or_insert(backend);
-                known.weight = known.weight.filter(|weight| *weight == binding.weight);
-            }
-        }
-        DriverConfig::Aws(aws) => {
-            for binding in here {
-                let accept_states = binding.accept_states.clone();
-                let group = TargetGroup { mode: binding.mode, accept_states };
-                let known = aws.groups.entry(binding.service.service.clone()).or_insert(group);
-                if binding.mode == Mode::Own {
-                    known.mode = Mode::Own;
-                }
-            }
-        }
-        DriverConfig::Consul(_) | DriverConfig::Http(_) => {}
-    }
-    config
 }
 
 fn constant(fields: &mut Fields<'_>, key: &'static str, value: &str, errors: &mut ConfigErrors) {
@@ -229,7 +200,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::config::{Ack, Drain, Mode, OnUnready, Port, Servers};
+    use crate::config::{Ack, Drain, HaproxyBackend, Mode, OnUnready, Port, Servers, Services, TargetGroup};
 
     const HEAD: &str = "apiVersion: lockstep.dev/v1alpha1\nkind: Configuration\ncluster: test\n";
     const REGISTRIES: &str = "registries:\n  - name: lan\n    haproxy: {addresses: [\"127.0.0.1:9999\"]}\n  \
@@ -420,9 +391,9 @@ mod tests {
     ) {
         let slots = |more| format!("drain: {{fixed: 1s}}, servers: template, {more}");
         let configuration = parse(&two_bindings("lan", "web", &slots(first), &slots(second))).unwrap();
-        let DriverConfig::Haproxy(haproxy) = &configuration.registry("lan").unwrap().driver else { panic!("lan is haproxy") };
         let backend = |weight| ("web".into(), HaproxyBackend { servers: Servers::Template, check: true, weight });
-        assert_eq!(haproxy.backends, weight.map(backend).into_iter().collect());
+        let backends = weight.map(backend).into_iter().collect();
+        assert_eq!(configuration.services("lan"), Services { backends, ..Services::default() });
     }
 
     #[rstest]
@@ -434,10 +405,7 @@ mod tests {
     #[case::owners_differ("exclusive: true", "exclusive: false", None)]
     fn an_aws_registry_knows_what_its_bindings_say_of_their_groups(#[case] first: &str, #[case] second: &str, #[case] mode: Option<Mode>) {
         let parsed = parse(&two_bindings("edge", GROUP, first, second));
-        let group = parsed.map(|configuration| match &configuration.registry("edge").unwrap().driver {
-            DriverConfig::Aws(aws) => aws.groups.get(GROUP).cloned(),
-            other => panic!("{other:?}"),
-        });
+        let group = parsed.map(|configuration| configuration.services("edge").groups.remove(GROUP));
         match (group, mode) {
             (Ok(group), Some(mode)) => assert_eq!(group, Some(TargetGroup { mode, accept_states: Vec::new() })),
             (Err(errors), None) => assert!(errors.to_string().contains("in the same service as binding a"), "{errors}"),

@@ -3,7 +3,6 @@
 //! Invariant: a credential is the name of a file and never a path or the secret; no address is off limits.
 //! Absent on purpose: opening them (`registry`).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,8 +76,7 @@ fn aws(field: &Field<'_>, errors: &mut ConfigErrors) -> Option<AwsConfig> {
     let endpoint = setting(&mut fields, "endpoint", text::ADDRESS, text::url, errors);
     let assume_role = setting(&mut fields, "assumeRole", text::ADDRESS, text::role, errors);
     fields.finish(errors);
-    // The bindings, which are read later, say what its target groups are.
-    Some(AwsConfig { region: region?, endpoint, assume_role, groups: BTreeMap::new() })
+    Some(AwsConfig { region: region?, endpoint, assume_role })
 }
 
 fn consul(field: &Field<'_>, errors: &mut ConfigErrors) -> Option<ConsulConfig> {
@@ -111,8 +109,7 @@ fn haproxy(field: &Field<'_>, errors: &mut ConfigErrors) -> Option<HaproxyConfig
         tls.fail(errors, "cannot protect a unix socket", "leave tls out, or write host:port");
     }
     fields.finish(errors);
-    // The bindings, which are read later, say what its backends are.
-    Some(HaproxyConfig { addresses: addresses?, instance_timeout, tls_ca, backends: BTreeMap::new() })
+    Some(HaproxyConfig { addresses: addresses?, instance_timeout, tls_ca })
 }
 
 fn addresses(field: &Field<'_>, errors: &mut ConfigErrors) -> Vec<String> {

@@ -1,6 +1,7 @@
 //! The configuration in force and the clients of the registries that it names.
 //!
-//! Invariant: a text that cannot be used changes nothing but what is said about it; a client whose settings did not change is kept.
+//! Invariant: a text that cannot be used changes nothing but what is said about it; a client whose own settings did not change is kept,
+//! with its pace and its breaker, whatever its bindings say now.
 //! Absent on purpose: the text's meaning (`config`), what changes for pods (`registration`).
 
 use std::collections::BTreeMap;
@@ -129,20 +130,13 @@ impl<R: Registry> Settings<R> {
             return false;
         }
         for config in &configuration.registries {
-            let known = self.registries.get(&config.name);
-            if known.is_some_and(|client| client.config == *config && client.cluster == configuration.cluster) {
-                continue;
+            let same = |client: &&Client<R>| client.config == *config && client.cluster == configuration.cluster;
+            if self.client(&config.name).filter(same).is_none() {
+                self.registries.insert(Arc::clone(&config.name), Client::open(config, &configuration.cluster, drivers));
             }
-            let opened = drivers.open(config, &configuration.cluster).map_err(|error| error.to_string());
-            let pace = opened.as_ref().map_or(Pace::default(), |registry| registry.pace());
-            let client = Client {
-                config: config.clone(),
-                cluster: Arc::clone(&configuration.cluster),
-                opened,
-                breaker: Breaker::default(),
-                limiter: Limiter::new(pace),
-            };
-            self.registries.insert(Arc::clone(&config.name), client);
+            if let Some(Ok(registry)) = self.client(&config.name).map(|client| &client.opened) {
+                registry.bind(configuration.services(&config.name));
+            }
         }
         self.written = Some(configuration);
         self.enforce();
@@ -151,8 +145,125 @@ impl<R: Registry> Settings<R> {
 }
 
 impl<R: Registry> Client<R> {
+    fn open<D: Drivers<Registry = R>>(config: &RegistryConfig, cluster: &Arc<str>, drivers: &D) -> Self {
+        let opened = drivers.open(config, cluster).map_err(|error| error.to_string());
+        let pace = opened.as_ref().map_or(Pace::default(), |registry| registry.pace());
+        Self { config: config.clone(), cluster: Arc::clone(cluster), opened, breaker: Breaker::default(), limiter: Limiter::new(pace) }
+    }
+
     /// What the registry can do; `None` where there is no client.
     pub fn capabilities(&self) -> Option<Capabilities> {
         self.opened.as_ref().ok().map(|registry| registry.capabilities())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Services;
+    use crate::reconcile::OpenError;
+    use crate::reconcile::clock::Instant;
+    use crate::reconcile::limits::{BREAKER_AFTER, Request};
+    use crate::registry::{CallError, Change, ChangeError, Listing, Rate, Wait};
+
+    const GROUP: &str = "arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/web/0123456789abcdef";
+
+    /// Opens registries that do nothing but note what they are told of their services.
+    struct Noting;
+
+    #[derive(Default)]
+    struct Noted(Mutex<Vec<Services>>);
+
+    impl Drivers for Noting {
+        type Registry = Noted;
+
+        fn open(&self, _: &RegistryConfig, _: &Arc<str>) -> Result<Arc<Noted>, OpenError> {
+            Ok(Arc::default())
+        }
+    }
+
+    impl Registry for Noted {
+        fn bind(&self, services: Services) {
+            self.0.lock().unwrap().push(services);
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            unreachable!("nobody asks")
+        }
+
+        async fn list(&self, _: &str, _: Option<Wait>) -> Result<Listing, CallError> {
+            unreachable!("nobody lists")
+        }
+
+        async fn apply(&self, _: &str, _: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
+            unreachable!("nobody changes")
+        }
+
+        async fn drain_delay(&self, _: &str) -> Result<Option<Duration>, CallError> {
+            unreachable!("nobody asks")
+        }
+
+        fn pace(&self) -> Pace {
+            let slow = Rate { per_second: 0.001, burst: 1.0 };
+            Pace { calls: slow, changes: slow }
+        }
+    }
+
+    fn text(registry: &str, cluster: &str, more: &str) -> Arc<str> {
+        let text = format!(
+            "{{apiVersion: lockstep.dev/v1alpha1, kind: Configuration, cluster: {cluster}, registries: [{{name: edge, aws: {{region: eu-west-1{registry}}}}}],
+              bindings: [{{name: web, namespaces: [shop], registry: edge, service: '{GROUP}', port: 80{more}}}]}}"
+        );
+        text.into()
+    }
+
+    /// Whether the client of the registry is as worn as [`wear`] made it.
+    fn is_worn(settings: &mut Settings<Noted>) -> (bool, bool) {
+        let client = settings.client_mut("edge").unwrap();
+        let now = Instant::default();
+        (client.breaker.is_open(), client.limiter.free_at(Request::Read, now) > now)
+    }
+
+    fn wear(settings: &mut Settings<Noted>) {
+        let client = settings.client_mut("edge").unwrap();
+        (0..BREAKER_AFTER).for_each(|_| client.breaker.fail(Instant::default(), 0.0));
+        client.limiter.take(Request::Read, Instant::default());
+    }
+
+    fn registry(settings: &Settings<Noted>) -> Arc<Noted> {
+        Arc::clone(settings.client("edge").unwrap().opened.as_ref().unwrap())
+    }
+
+    #[test]
+    fn an_edit_of_a_binding_keeps_client_breaker_and_pace_and_counts_at_once() {
+        let mut settings = Settings::default();
+        let texts = [text("", "here", ""), text("", "here", ", mode: observe")];
+        assert!(settings.take(Some(&texts[0]), &Noting));
+        let opened = registry(&settings);
+        wear(&mut settings);
+        assert!(settings.take(Some(&texts[1]), &Noting));
+        assert!(Arc::ptr_eq(&opened, &registry(&settings)));
+        assert_eq!(is_worn(&mut settings), (true, true));
+        let told = texts.map(|text| config::parse(&text).unwrap().services("edge"));
+        assert_ne!(told[0], told[1]);
+        assert_eq!(*opened.0.lock().unwrap(), told);
+    }
+
+    #[test]
+    fn an_edit_of_the_registry_or_the_cluster_opens_a_new_client_and_tells_it_of_its_services() {
+        for edited in [text(", assumeRole: 'arn:aws:iam::123456789012:role/lockstep'", "here", ""), text("", "there", "")] {
+            let mut settings = Settings::default();
+            assert!(settings.take(Some(&text("", "here", "")), &Noting));
+            let opened = registry(&settings);
+            wear(&mut settings);
+            assert!(settings.take(Some(&edited), &Noting));
+            let reopened = registry(&settings);
+            assert!(!Arc::ptr_eq(&opened, &reopened));
+            assert_eq!(is_worn(&mut settings), (false, false));
+            assert_eq!(*reopened.0.lock().unwrap(), [settings.current.as_ref().unwrap().services("edge")]);
+        }
     }
 }

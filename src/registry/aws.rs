@@ -40,7 +40,7 @@ use self::batch::Batch;
 use self::budget::Budget;
 use self::group::Group;
 use self::groups::Groups;
-use crate::config::{AwsConfig, Family, Mode};
+use crate::config::{AwsConfig, Family, Mode, Services};
 use crate::reconcile::OpenError;
 use crate::registry::{
     CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, Listed, Listing, Operation, Pace, Rate, Registry, TargetKeys, Wait,
@@ -51,6 +51,8 @@ use crate::registry::{
 const BATCH: usize = 200;
 /// Between two reads while something waits; an ALB takes longer for most steps.
 const POLL: Duration = Duration::from_secs(5);
+/// Targets of a group that no binding names any more are ours to change, as its debts are.
+const UNBOUND: Mode = Mode::Own;
 /// Half of what AWS allows: other programs of the account and the questions about groups (`groups`) need the rest.
 const PACE: Pace = Pace { calls: Rate { per_second: 5.0, burst: 20.0 }, changes: Rate { per_second: 2.0, burst: 10.0 } };
 
@@ -88,12 +90,13 @@ impl Aws {
         credentials: Option<SharedCredentialsProvider>,
     ) -> Result<Self, OpenError> {
         let api = Api::new(config, registry, cluster, credentials)?;
-        Ok(Self { groups: Groups::new(api, config.groups.clone()), spare: Budget::new(SPARE) })
+        Ok(Self { groups: Groups::new(api), spare: Budget::new(SPARE) })
     }
 
     async fn send(&self, arn: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
+        let mode = self.groups.bound().get(arn).map_or(UNBOUND, |group| group.mode);
         let kind = self.groups.kind(arn).await.map_err(nothing_left)?;
-        let kept = match self.groups.mode(arn) {
+        let kept = match mode {
             Mode::Observe => Some("the binding only observes this group".to_owned()),
             Mode::Own if kind.unfit.is_some() => kind.unfit.clone(),
             Mode::Own => self.groups.owner(arn).await.map_err(nothing_left)?.foreign(),
@@ -107,6 +110,10 @@ impl Aws {
 }
 
 impl Registry for Aws {
+    fn bind(&self, services: Services) {
+        self.groups.bind(services.groups);
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             drain: DrainKind::ByDeregistering,
@@ -120,7 +127,8 @@ impl Registry for Aws {
     }
 
     async fn list(&self, service: &str, _: Option<Wait>) -> Result<Listing, CallError> {
-        let accepted = self.groups.binding(service).map_or(&[][..], |group| &group.accept_states);
+        let bound = self.groups.bound();
+        let accepted = bound.get(service).map_or(&[][..], |group| &group.accept_states);
         in_time(async {
             self.groups.kind(service).await?;
             let (found, group) = (self.groups.api().health(service).await?, self.groups.group(service));

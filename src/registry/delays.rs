@@ -456,4 +456,21 @@ bindings:
         assert_eq!(ground.fake.told(), 3);
         assert!(!ground.metrics.encode().contains("service=\"s2\""), "{}", ground.metrics.encode());
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_binding_says_of_its_service_brings_no_question_back() {
+        let group = "arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/web/0123456789abcdef";
+        let text = |mode: &str| {
+            let (head, _) = TEXT.split_once("registries:").unwrap();
+            format!(
+                "{head}registries: [{{name: first, aws: {{region: eu-west-1}}}}]\nbindings:\n  - {{name: a, namespaces: ['*'], \
+                 podSelector: {{matchLabels: {{app: a}}}}, registry: first, service: '{group}', port: 80, mode: {mode}}}\n"
+            )
+        };
+        let ground = answering(&text("own"), Box::new(|_| Some(Ok(Some(SECOND)))));
+        ground.after(SECOND).await;
+        ground.configuration.send_replace(Some(Arc::new(config::parse(&text("observe")).unwrap())));
+        ground.after(SECOND).await;
+        assert_eq!(*ground.fake.asked.lock().unwrap(), [group]);
+    }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use prometheus_client::metrics::family::Family as Gauges;
 use prometheus_client::metrics::gauge::Gauge;
 
-use crate::config::{DriverConfig, Family, RegistryConfig};
+use crate::config::{DriverConfig, Family, RegistryConfig, Services};
 use crate::metrics::reconcile::RegistryLabel;
 use crate::reconcile::{Drivers, OpenError};
 use crate::registry::aws::Aws;
@@ -87,6 +87,15 @@ impl Drivers for Opener {
 }
 
 impl Registry for Driver {
+    fn bind(&self, services: Services) {
+        match self {
+            Self::Aws(driver) => driver.bind(services),
+            Self::Consul(driver) => driver.bind(services),
+            Self::Haproxy(driver) => driver.bind(services),
+            Self::Http(driver) => driver.bind(services),
+        }
+    }
+
     fn capabilities(&self) -> Capabilities {
         match self {
             Self::Aws(driver) => driver.capabilities(),
@@ -157,7 +166,7 @@ mod tests {
     use crate::config::AwsConfig;
 
     fn aws(region: &str) -> RegistryConfig {
-        let config = AwsConfig { region: region.into(), endpoint: None, assume_role: None, groups: BTreeMap::new() };
+        let config = AwsConfig { region: region.into(), endpoint: None, assume_role: None };
         RegistryConfig { name: "edge".into(), driver: DriverConfig::Aws(config) }
     }
 

@@ -41,6 +41,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{Instant, timeout_at};
@@ -49,7 +50,7 @@ use self::backend::Backend;
 use self::instances::{Instances, Reached};
 use self::server::{Owner, Phase, Server, Steps};
 use self::slots::Slots;
-use crate::config::{HaproxyBackend, HaproxyConfig, Servers};
+use crate::config::{HaproxyBackend, HaproxyConfig, Servers, Services};
 use crate::reconcile::OpenError;
 use crate::registry::text::bounded;
 use crate::registry::{
@@ -69,7 +70,7 @@ const UNNAMED: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, chec
 #[derive(Debug)]
 pub struct Haproxy {
     cluster: Arc<str>,
-    backends: BTreeMap<Arc<str>, HaproxyBackend>,
+    backends: ArcSwap<BTreeMap<Arc<str>, HaproxyBackend>>,
     instances: Instances,
     /// One call at a time in a backend: a call decides from what it read.
     turns: Mutex<HashMap<Arc<str>, Arc<tokio::sync::Mutex<()>>>>,
@@ -83,8 +84,7 @@ impl Haproxy {
     /// The registry that `config` describes; credential files are those of `credentials`. Does no I/O.
     pub fn new(config: &HaproxyConfig, registry: &Arc<str>, cluster: &Arc<str>, credentials: &Path) -> Result<Self, OpenError> {
         let instances = Instances::new(config, registry, credentials)?;
-        let backends = config.backends.clone();
-        Ok(Self { cluster: cluster.clone(), backends, instances, turns: Mutex::default(), slots: Slots::default() })
+        Ok(Self { cluster: cluster.clone(), backends: ArcSwap::default(), instances, turns: Mutex::default(), slots: Slots::default() })
     }
 
     /// The same, showing in `gauge` how many processes are counted out.
@@ -94,16 +94,21 @@ impl Haproxy {
     }
 
     fn backend(&self, service: &str) -> HaproxyBackend {
-        self.backends.get(service).copied().unwrap_or(UNNAMED)
+        self.backends.load().get(service).copied().unwrap_or(UNNAMED)
     }
 
     /// The share of the traffic that the target at that address is to have, where that is known.
-    fn share(&self, service: &Arc<str>, address: SocketAddr) -> Option<u16> {
-        self.slots.share(service, address).or(self.backend(service).weight)
+    fn share(&self, service: &Arc<str>, config: HaproxyBackend, address: SocketAddr) -> Option<u16> {
+        self.slots.share(service, address).or(config.weight)
     }
 
     /// Every process that counts, each looked after; one call at a time for a backend.
-    async fn enter(&self, service: &Arc<str>, deadline: Instant) -> Result<(Vec<Reached>, tokio::sync::OwnedMutexGuard<()>), CallError> {
+    async fn enter(
+        &self,
+        service: &Arc<str>,
+        config: HaproxyBackend,
+        deadline: Instant,
+    ) -> Result<(Vec<Reached>, tokio::sync::OwnedMutexGuard<()>), CallError> {
         check_name(service)?;
         let turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner).entry(service.clone()).or_default().clone();
         let busy = |_| CallError::Unavailable("an earlier call has not ended yet".to_owned());
@@ -111,26 +116,25 @@ impl Haproxy {
         let mut reached =
             timeout_at(deadline, self.instances.reach(service, &self.cluster, deadline)).await.map_err(|_| CallError::Timeout)??;
         let forgetful = |one: &Reached| one.fresh && one.backend.forgets_slots();
-        if self.backend(service).servers == Servers::Template && reached.iter().any(forgetful) {
+        if config.servers == Servers::Template && reached.iter().any(forgetful) {
             tracing::warn!(
                 service = &**service,
                 "the slots lose their addresses at a reload, since their server-template line has no host name"
             );
         }
-        self.look_after(&mut reached, service).await?;
+        self.look_after(&mut reached, service, config).await?;
         self.instances.alike(&reached, service);
         Ok((reached, turn))
     }
 
     /// Makes processes agree and takes due steps; what is decided is read again.
-    async fn look_after(&self, reached: &mut [Reached], service: &Arc<str>) -> Result<(), CallError> {
-        let config = self.backend(service);
+    async fn look_after(&self, reached: &mut [Reached], service: &Arc<str>, config: HaproxyBackend) -> Result<(), CallError> {
         let agreed = agreement(reached, config);
         self.slots.keep(service, |address| agreed.contains_key(&(Some(address), String::new())));
-        let share = |address| self.share(service, address);
+        let share = |address| self.share(service, config, address);
         let cluster = &self.cluster;
         let looking = reached.iter_mut().map(|one| {
-            let mut all = self.agree(one, &agreed, service);
+            let mut all = self.agree(one, &agreed, (service, config));
             all.extend(one.backend.upkeep(service, config, share));
             async move {
                 if all.is_empty() {
@@ -147,8 +151,7 @@ impl Haproxy {
     }
 
     /// Steps that bring the servers of one process to what was agreed.
-    fn agree(&self, one: &Reached, agreed: &BTreeMap<Key, Agreed>, service: &Arc<str>) -> Vec<Steps> {
-        let config = self.backend(service);
+    fn agree(&self, one: &Reached, agreed: &BTreeMap<Key, Agreed>, (service, config): (&Arc<str>, HaproxyBackend)) -> Vec<Steps> {
         let mut all = Vec::new();
         let own: BTreeMap<Key, &Server> = ours(one, config).collect();
         let mut free = one.backend.free();
@@ -156,7 +159,7 @@ impl Haproxy {
             match own.get(key) {
                 None if wanted.phase == Phase::Leaving => {}
                 None => {
-                    let share = key.0.and_then(|address| self.share(service, address));
+                    let share = key.0.and_then(|address| self.share(service, config, address));
                     all.extend(Backend::copy(service, config, (&wanted.server, share), &mut free));
                 }
                 Some(server) if server.phase() >= wanted.phase => {}
@@ -192,7 +195,7 @@ impl Haproxy {
     async fn listing(&self, service: &str, deadline: Instant) -> Result<Listing, CallError> {
         let service: Arc<str> = service.into();
         let config = self.backend(&service);
-        let (reached, _turn) = self.enter(&service, deadline).await?;
+        let (reached, _turn) = self.enter(&service, config, deadline).await?;
         let unfinished = reached.iter().flat_map(|one| one.backend.ours(config)).any(Server::is_underway);
         let slot = Stamp { cluster: self.cluster.clone(), uid: PodUid::new("") };
         let mut merged: BTreeMap<Key, (Listed, usize)> = BTreeMap::new();
@@ -224,7 +227,7 @@ impl Haproxy {
     async fn changes(&self, service: &str, changes: &[Change], deadline: Instant) -> Result<Vec<Result<(), ChangeError>>, CallError> {
         let service: Arc<str> = service.into();
         let config = self.backend(&service);
-        let (mut reached, _turn) = self.enter(&service, deadline).await.map_err(nothing_left)?;
+        let (mut reached, _turn) = self.enter(&service, config, deadline).await.map_err(nothing_left)?;
         for change in changes.iter().filter(|_| config.servers == Servers::Template) {
             match change.operation {
                 Operation::Register => self.slots.taken(&service, change.address, change.weight),
@@ -259,14 +262,25 @@ impl Haproxy {
 }
 
 impl Registry for Haproxy {
+    fn bind(&self, services: Services) {
+        let after = Arc::new(services.backends);
+        let before = self.backends.swap(after.clone());
+        let kind = |all: &BTreeMap<Arc<str>, HaproxyBackend>, service: &str| all.get(service).copied().unwrap_or(UNNAMED).servers;
+        // Processes were found alike in servers of the other kind.
+        self.instances.forget_alike(|service| kind(&before, service) != kind(&after, service));
+        self.slots.forget_shares(|service| !after.contains_key(service));
+        let used = |service: &Arc<str>, turn: &mut Arc<_>| after.contains_key(service) || Arc::strong_count(turn) > 1;
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner).retain(used);
+    }
+
     fn capabilities(&self) -> Capabilities {
-        let slots = self.backends.values().any(|backend| backend.servers == Servers::Template);
+        let slots = self.backends.load().values().any(|backend| backend.servers == Servers::Template);
         Self::capabilities_with(slots)
     }
 
     fn capabilities_of(&self, service: &str) -> Capabilities {
         // One that no binding owns any more may have slots of ours still.
-        Self::capabilities_with(self.backends.get(service).is_none_or(|backend| backend.servers == Servers::Template))
+        Self::capabilities_with(self.backends.load().get(service).is_none_or(|backend| backend.servers == Servers::Template))
     }
 
     async fn list(&self, service: &str, _wait: Option<Wait>) -> Result<Listing, CallError> {

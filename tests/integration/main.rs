@@ -33,6 +33,7 @@ mod registry_aws_ground;
 mod registry_aws_life;
 mod registry_aws_pace;
 mod registry_aws_peers;
+mod registry_bindings;
 mod registry_conformance;
 mod registry_conformance_grounds;
 mod registry_consul;

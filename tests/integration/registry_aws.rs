@@ -256,6 +256,30 @@ async fn an_observed_group_is_read_and_never_changed() {
     assert!(ground.simulator.model().calls.iter().all(|call| allowed.contains(&call.action())));
 }
 
+#[tokio::test]
+async fn what_bindings_say_counts_from_the_next_call_on_and_nothing_else_begins_anew() {
+    let ground = Ground::start(Group { listener: false, ..Group::default() }).await;
+    let [first, second, third] = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"].map(at);
+    ground.register(&[first]).await;
+    assert_eq!(ground.states().await, [(first, TargetState::Unused)]);
+    let asked = ground.count("DescribeTargetGroups");
+
+    // A call is on its way when the binding changes: it ends as it began.
+    let under_way = changes(Operation::Register, &[second]);
+    let mut under_way = Box::pin(ground.driver.apply(&ground.arn, &under_way));
+    assert!(futures_util::poll!(&mut under_way).is_pending());
+    ground.bind(Mode::Observe, &["unused/Target.NotInUse"]);
+    assert_eq!(under_way.await, Ok(vec![Ok(())]));
+
+    assert_eq!(ground.states().await, [first, second].map(|address| (address, TargetState::Active)));
+    let refused = ground.register(&[third]).await;
+    assert!(matches!(&refused[..], [Err(ChangeError::Refused(text))] if text.contains("only observes")), "{refused:?}");
+    ground.bind(Mode::Own, &[]);
+    assert_eq!(ground.register(&[third]).await, [Ok(())]);
+    assert_eq!(ground.states().await[0], (first, TargetState::Unused));
+    assert_eq!(ground.count("DescribeTargetGroups"), asked, "what the group is was known");
+}
+
 #[rstest]
 #[case(Group { target_type: "instance", ..Group::default() }, "of type instance")]
 #[case(Group { target_type: "alb", protocol: "TCP", ..Group::default() }, "of type alb")]

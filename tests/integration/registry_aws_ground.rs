@@ -10,7 +10,7 @@ use aws_credential_types::Credentials;
 use aws_credential_types::credential_fn::provide_credentials_fn;
 use aws_credential_types::provider::ProvideCredentials;
 use aws_credential_types::provider::error::CredentialsError;
-use lockstep::config::{AwsConfig, Mode, TargetGroup};
+use lockstep::config::{AwsConfig, Mode, Services, TargetGroup};
 use lockstep::reconcile::clock::Clock;
 use lockstep::reconcile::tokio_clock::TokioClock;
 use lockstep::registry::aws::Aws;
@@ -36,10 +36,17 @@ impl Ground {
     pub(crate) async fn bound(group: Group, mode: Mode, accept_states: &[&str]) -> Self {
         let simulator = Simulator::start().await;
         let arn = simulator.model().add("web", group);
+        let driver = driver(&config(&simulator.url));
+        let ground = Self { simulator, arn, driver };
+        ground.bind(mode, accept_states);
+        ground
+    }
+
+    /// Tells the driver what the binding says now.
+    pub(crate) fn bind(&self, mode: Mode, accept_states: &[&str]) {
         let accept_states = accept_states.iter().map(|&state| state.to_owned()).collect();
-        let groups = BTreeMap::from([(arn.as_str().into(), TargetGroup { mode, accept_states })]);
-        let driver = driver(&AwsConfig { groups, ..config(&simulator.url) });
-        Self { simulator, arn, driver }
+        let groups = BTreeMap::from([(self.arn.as_str().into(), TargetGroup { mode, accept_states })]);
+        self.driver.bind(Services { groups, ..Services::default() });
     }
 
     /// A driver that knows nothing yet, as after a restart.
@@ -68,7 +75,7 @@ impl Ground {
 
 /// Settings of a registry at `endpoint`.
 pub(crate) fn config(endpoint: &str) -> AwsConfig {
-    AwsConfig { region: REGION.into(), endpoint: Some(endpoint.into()), assume_role: None, groups: BTreeMap::new() }
+    AwsConfig { region: REGION.into(), endpoint: Some(endpoint.into()), assume_role: None }
 }
 
 /// A driver with a key that the simulator takes.

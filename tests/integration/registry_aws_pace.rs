@@ -46,20 +46,8 @@ struct Ground {
     configured: watch::Receiver<Option<Arc<Configuration>>>,
 }
 
-/// Opens a new driver whenever it is asked for one.
-struct Account;
-
-/// Gives the one that is there.
+/// Gives the one that is there, as one process has it.
 struct Shared(Arc<Aws>);
-
-impl Drivers for Account {
-    type Registry = Aws;
-
-    fn open(&self, config: &RegistryConfig, _: &Arc<str>) -> Result<Arc<Aws>, OpenError> {
-        let DriverConfig::Aws(config) = &config.driver else { panic!("{config:?}") };
-        Ok(Arc::new(driver(config)))
-    }
-}
 
 impl Drivers for Shared {
     type Registry = Aws;
@@ -96,7 +84,10 @@ impl Ground {
     }
 
     fn driver(&self) -> Arc<Aws> {
-        Account.open(&self.configuration.registries[0], &self.configuration.cluster).unwrap()
+        let DriverConfig::Aws(config) = &self.configuration.registries[0].driver else { panic!("edge is aws") };
+        let driver = driver(config);
+        driver.bind(self.configuration.services("edge"));
+        Arc::new(driver)
     }
 
     fn services(&self) -> impl Iterator<Item = &ServiceId> {
@@ -184,7 +175,7 @@ async fn the_drain_delays_of_many_groups_come_within_the_pace_and_soon() {
 async fn three_replicas_that_start_together_stay_within_the_quotas_of_an_account() {
     let ground = Ground::start().await;
     let driver = ground.driver();
-    let all = [ground.replica(Shared(driver.clone())), ground.replica(Account), ground.replica(Account)];
+    let all = [ground.replica(Shared(driver.clone())), ground.replica(Shared(ground.driver())), ground.replica(Shared(ground.driver()))];
     ground.clock.spawn(lead(driver, ground.services().cloned().collect(), ground.clock.clone()));
     ground.until("all delays are known to all", 60 * SECOND, |ground| all.iter().all(|known| ground.all_known(known))).await;
     assert_eq!(ground.simulator.model().throttled, 0);
@@ -199,7 +190,7 @@ async fn where_others_leave_hardly_a_call_every_drain_delay_is_known_in_the_end(
         model.others = 10.0 - LEFT;
         model.use_up();
     }
-    let known = ground.replica(Account);
+    let known = ground.replica(Shared(ground.driver()));
     // Every call that is left is used; the slack is for those that come together in a pause.
     let expected = seconds(CALLS / LEFT);
     ground.until("all delays are known", expected + 60 * SECOND, |ground| ground.all_known(&known)).await;
@@ -229,7 +220,7 @@ async fn a_missing_group_keeps_no_other_from_being_known() {
     let ground = Ground::start().await;
     let missing = ground.configuration.bindings[7].service.clone();
     ground.simulator.model().groups.remove(&*missing.service);
-    let known = ground.replica(Account);
+    let known = ground.replica(Shared(ground.driver()));
     // A refused question is halved until it is answered, and so is the next: 5 + 4 + 3 + 2 + 1 at the most; the missing one is retried too.
     const MORE: usize = 15 + 3;
     let expected = seconds((CALLS + MORE as f64) / QUESTIONS_PER_SECOND);

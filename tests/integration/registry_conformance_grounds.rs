@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockstep::config::{ConsulConfig, DriverConfig, HaproxyBackend, HaproxyConfig, HttpConfig, RegistryConfig, Servers};
+use lockstep::config::{ConsulConfig, DriverConfig, HaproxyBackend, HaproxyConfig, HttpConfig, RegistryConfig, Servers, Services};
 use lockstep::reconcile::Drivers;
+use lockstep::registry::Registry;
 use lockstep::registry::driver::{Driver, Opener};
 use prometheus_client::metrics::family::Family;
 use reqwest::{Client, Method};
@@ -94,7 +95,9 @@ impl Ground {
             return Arc::new(Driver::Aws(Box::new(aws::with_credentials(config, credentials))));
         }
         let config = RegistryConfig { name: "subject".into(), driver: driver.clone() };
-        Opener::new(self.credentials(), Family::default()).open(&config, &cluster.into()).unwrap()
+        let opened = Opener::new(self.credentials(), Family::default()).open(&config, &cluster.into()).unwrap();
+        opened.bind(self.services());
+        opened
     }
 
     pub(crate) fn config(&self) -> DriverConfig {
@@ -222,11 +225,16 @@ impl Ground {
         std::fs::remove_file(self.folder.path().join("credentials/credential")).unwrap();
     }
 
-    fn haproxy_config(&self, addresses: Vec<String>) -> DriverConfig {
+    /// What a binding says of the service; where it is an aws registry, nothing special.
+    fn services(&self) -> Services {
         let servers = if self.kind == Kind::HaproxyTemplate { Servers::Template } else { Servers::Dynamic };
         let backends = BTreeMap::from([("web".into(), HaproxyBackend { servers, check: true, weight: None })]);
+        Services { backends, ..Services::default() }
+    }
+
+    fn haproxy_config(&self, addresses: Vec<String>) -> DriverConfig {
         let tls_ca = self.guarded.then(|| "credential".to_owned());
-        DriverConfig::Haproxy(HaproxyConfig { addresses, instance_timeout: Duration::from_secs(30), tls_ca, backends })
+        DriverConfig::Haproxy(HaproxyConfig { addresses, instance_timeout: Duration::from_secs(30), tls_ca })
     }
 }
 

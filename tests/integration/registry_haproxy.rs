@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use lockstep::config::{HaproxyBackend, HaproxyConfig, Servers};
+use lockstep::config::{HaproxyBackend, HaproxyConfig, Servers, Services};
 use lockstep::registry::haproxy::Haproxy as Driver;
 use lockstep::registry::{CallError, Change, ChangeError, Listing, Operation, Registry};
 use lockstep::target::{PodKey, PodUid, TargetState};
@@ -25,8 +25,10 @@ pub(crate) const SLOTS: &str = "backend web\n balance roundrobin\n \
 
 pub(crate) fn open(addresses: Vec<String>, backends: &[(&str, HaproxyBackend)], instance_timeout: Duration) -> Driver {
     let backends = backends.iter().map(|(name, backend)| (Arc::from(*name), *backend)).collect();
-    let config = HaproxyConfig { addresses, instance_timeout, tls_ca: None, backends };
-    Driver::new(&config, &"lan".into(), &"here".into(), Path::new("/nowhere")).unwrap()
+    let config = HaproxyConfig { addresses, instance_timeout, tls_ca: None };
+    let driver = Driver::new(&config, &"lan".into(), &"here".into(), Path::new("/nowhere")).unwrap();
+    driver.bind(Services { backends, ..Services::default() });
+    driver
 }
 
 pub(crate) fn one(process: &Haproxy, backend: HaproxyBackend) -> Driver {

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::time::{Instant, timeout};
 
 use super::api::Api;
@@ -31,11 +32,14 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const PAGE: usize = 20;
 const DELAY: &str = "deregistration_delay.timeout_seconds";
 
+/// What bindings say of target groups.
+type Bound = BTreeMap<Arc<str>, TargetGroup>;
+
 /// The target groups of a registry.
 #[derive(Debug)]
 pub(super) struct Groups {
     api: Api,
-    bound: BTreeMap<Arc<str>, TargetGroup>,
+    bound: ArcSwap<Bound>,
     known: Mutex<HashMap<Arc<str>, Arc<Group>>>,
     kinds: tokio::sync::Mutex<()>,
     owners: tokio::sync::Mutex<()>,
@@ -68,11 +72,24 @@ struct WhatIsIt;
 struct WhoKeepsIt;
 
 impl Groups {
-    /// The groups behind `api`, of which `bound` are named by bindings.
-    pub(super) fn new(api: Api, bound: BTreeMap<Arc<str>, TargetGroup>) -> Self {
+    /// The groups behind `api`; no binding names any of them yet.
+    pub(super) fn new(api: Api) -> Self {
         let questions = Budget::new(QUESTIONS);
         let line = tokio::sync::Mutex::default;
-        Self { api, bound, known: Mutex::default(), kinds: line(), owners: line(), delays: line(), questions }
+        Self { api, bound: ArcSwap::default(), known: Mutex::default(), kinds: line(), owners: line(), delays: line(), questions }
+    }
+
+    /// From now on bindings say this, and name no other group.
+    pub(super) fn bind(&self, bound: Bound) {
+        // One that is being asked about stays, for whoever waits for the answer.
+        let stays = |arn: &Arc<str>, group: &mut Arc<Group>| bound.contains_key(arn) || Arc::strong_count(group) > 1;
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).retain(stays);
+        self.bound.store(Arc::new(bound));
+    }
+
+    /// What bindings say at present, by the ARN of the group.
+    pub(super) fn bound(&self) -> Arc<Bound> {
+        self.bound.load_full()
     }
 
     /// The API that they are asked of.
@@ -84,16 +101,6 @@ impl Groups {
     pub(super) fn group(&self, arn: &str) -> Arc<Group> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.entry(arn.into()).or_default().clone()
-    }
-
-    /// What its binding says of it.
-    pub(super) fn binding(&self, arn: &str) -> Option<&TargetGroup> {
-        self.bound.get(arn)
-    }
-
-    /// Whether targets of the group are ours to change; those of a group that no binding names any more are, as its debts are.
-    pub(super) fn mode(&self, arn: &str) -> Mode {
-        self.binding(arn).map_or(Mode::Own, |group| group.mode)
     }
 
     /// What the group is.
@@ -188,7 +195,7 @@ impl Groups {
             let wanted = **other != *arn && Q::applies(&group, bound.mode) && fact.is_due() && !fact.is_at_fault();
             wanted.then(|| (fact.answered_at(), other.clone()))
         };
-        let mut others: Vec<_> = self.bound.iter().filter_map(due).collect();
+        let mut others: Vec<_> = self.bound.load().iter().filter_map(due).collect();
         others.sort();
         std::iter::once(arn.into()).chain(others.into_iter().map(|(_, other)| other)).take(PAGE).collect()
     }

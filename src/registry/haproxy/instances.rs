@@ -141,6 +141,12 @@ impl Instances {
         }
     }
 
+    /// Forgets that processes are alike in services of which that is true no more.
+    pub(super) fn forget_alike(&self, changed: impl Fn(&str) -> bool) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.values_mut().for_each(|health| health.alike.retain(|service| !changed(service)));
+    }
+
     async fn read(&self, place: &Place, service: &str, cluster: &str, deadline: Instant) -> Result<Reached, CallError> {
         let mut session = Session::open(place, self.ca.as_ref(), deadline).await?;
         let (backend, process, age) = read(&mut session, service, cluster).await?;

@@ -59,6 +59,12 @@ impl Slots {
         });
     }
 
+    /// Forgets the shares of slots in services of which that is true: nobody may read them any more.
+    pub(super) fn forget_shares(&self, unbound: impl Fn(&str) -> bool) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|(of, _), memory| matches!(memory, Memory::GivenBack(_)) || !unbound(of));
+    }
+
     /// Whether the slot with that address was given back lately, so that only a reload can have brought it back.
     pub(super) fn was_given_back(&self, service: &Arc<str>, address: SocketAddr) -> bool {
         matches!(self.recall(service, address), Some(Memory::GivenBack(at)) if at.elapsed() < LATELY)
