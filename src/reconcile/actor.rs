@@ -430,7 +430,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             tracing::warn!(error = %problem, "the configuration cannot be used; the last good one stays in force");
         }
         if self.settings.current.is_none() {
-            self.load(Store::LastGood);
+            self.load(Store::LastGood, self.clock.now());
         }
         self.configuration_taken(changed);
     }

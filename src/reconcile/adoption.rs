@@ -179,8 +179,17 @@ impl<C: Cluster, K: Clock> Look<C, K> {
         }
         match super::calls::api_limited(&self.clock, self.cluster.patch_pod(&pod.key, &patch)).await {
             Ok(pod) => self.inbox.send(Input::Adopted { term: self.term, pod: Box::new(pod) }).await.is_ok(),
-            // Gone, taken, or being deleted by now.
-            Err(ApiError::Status { code: 404 | 422, .. }) => true,
+            Err(ApiError::Status { code: 404 | 422, .. }) => self.refused(&pod).await,
+            Err(_) => false,
+        }
+    }
+
+    /// An adoption was refused as that of a pod that is gone, taken or being deleted by now. Where that is not so the pod must be known all the
+    /// same: it may have targets, which would pass for nobody's.
+    async fn refused(&self, before: &PodView) -> bool {
+        match super::calls::api_limited(&self.clock, self.cluster.pod(&before.key)).await {
+            Ok(Some(pod)) if pod.uid == before.uid && life::live(&pod) => self.inbox.send(Input::Stray(Box::new(pod))).await.is_ok(),
+            Ok(_) => true,
             Err(_) => false,
         }
     }

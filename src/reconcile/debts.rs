@@ -311,13 +311,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
 
     /// Reads the store again before it is written again.
     fn retry_debts(&mut self) {
-        let Some(term) = &self.term else { return };
-        let (until, number) = (term.debts.backoff.until(), term.number);
-        let (cluster, clock) = (self.cluster.clone(), self.clock.clone());
-        self.post(async move {
-            clock.sleep_until(until).await;
-            let answer = super::calls::api_limited(&clock, cluster.read_store(Store::Debts)).await;
-            super::input::Input::Loaded { term: number, store: Store::Debts, answer }
-        });
+        if let Some(term) = &self.term {
+            self.load(Store::Debts, term.debts.backoff.until());
+        }
     }
 }

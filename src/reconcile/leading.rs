@@ -14,7 +14,7 @@ use super::cluster::{Cluster, Store, Stored, Subject};
 use super::debts::Debts;
 use super::events::Teller;
 use super::input::Input;
-use super::limits::Backoff;
+use super::limits::{Backoff, RETRY_CAP};
 use super::service::Service;
 use crate::registration::Reason;
 use crate::target::{PodUid, ServiceId};
@@ -92,8 +92,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             self.add_debts(&mourned.uid, &mourned.key, &mourned.claims);
         }
         self.wires.wish.send_replace(self.terms);
-        self.load(Store::Debts);
-        self.load(Store::LastGood);
+        self.load(Store::Debts, now);
+        self.load(Store::LastGood, now);
         self.configuration_taken(true);
     }
 
@@ -175,10 +175,11 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.clock.now().after(GIVE_BACK_LIMIT)
     }
 
-    /// Reads a store.
-    pub(super) fn load(&self, store: Store) {
+    /// Reads a store, not before `at`.
+    pub(super) fn load(&self, store: Store, at: Instant) {
         let (cluster, clock, term) = (self.cluster.clone(), self.clock.clone(), self.term.as_ref().map_or(0, |term| term.number));
         self.post(async move {
+            clock.sleep_until(at).await;
             let answer = super::calls::api_limited(&clock, cluster.read_store(store)).await;
             Input::Loaded { term, store, answer }
         });
@@ -196,13 +197,11 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                     self.metrics.reconcile.in_force(&stored.text);
                     self.configuration_taken(true);
                 }
-                if let Some(current) = &mut self.term
-                    && current.number == term
-                {
-                    match answer {
-                        Ok(stored) => current.last_good.kept = Some(stored),
-                        Err(_) => self.load(Store::LastGood),
-                    }
+                match (&mut self.term, answer) {
+                    (Some(current), Ok(stored)) if current.number == term => current.last_good.kept = Some(stored),
+                    (Some(current), Err(_)) if current.number == term => self.retry_last_good(),
+                    (None, Err(_)) if self.settings.current.is_none() => self.load(Store::LastGood, self.clock.now().after(RETRY_CAP)),
+                    _ => {}
                 }
                 self.keep_last_good();
             }
@@ -214,8 +213,6 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         match store {
             Store::Debts => self.debts_stored(term, answer),
             Store::LastGood => {
-                let now = self.clock.now();
-                let jitter = self.clock.jitter();
                 let Some(current) = self.term.as_mut().filter(|current| current.number == term) else { return };
                 current.last_good.busy = false;
                 match answer {
@@ -223,15 +220,21 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                         current.last_good.kept = Some(stored);
                         current.last_good.backoff.succeed();
                     }
-                    Some(Err(_)) => {
-                        current.last_good.backoff.fail(now, jitter);
-                        current.last_good.kept = None;
-                        self.load(Store::LastGood);
-                    }
+                    Some(Err(_)) => self.retry_last_good(),
                     None => {}
                 }
             }
         }
+    }
+
+    /// Reads the store again before it is written again.
+    fn retry_last_good(&mut self) {
+        let (now, jitter) = (self.clock.now(), self.clock.jitter());
+        let Some(term) = &mut self.term else { return };
+        term.last_good.kept = None;
+        term.last_good.backoff.fail(now, jitter);
+        let at = term.last_good.backoff.until();
+        self.load(Store::LastGood, at);
     }
 
     fn keep_last_good(&mut self) {

@@ -36,6 +36,8 @@ use watch::{Connection, LogEntry};
 const IN_FORCE: Duration = Duration::from_secs(10);
 /// More requests than this in one instant mean that the product never comes to rest.
 const REQUESTS_IN_AN_INSTANT: u64 = 200_000;
+/// More requests than this in one second that reach nobody mean that they are repeated without a pause: worlds have fewer pods than this.
+const VAIN_IN_A_SECOND: u64 = 500;
 
 /// What the adapters of all processes share.
 pub(crate) struct Shared {
@@ -159,6 +161,8 @@ pub(crate) struct World {
     pub(crate) jumps: Vec<Moment>,
     pub(crate) sabotage: Option<crate::sabotage::Sabotage>,
     pub(crate) requests_now: u64,
+    /// The second of the newest requests that reached nobody, and their number in it.
+    vain: (u64, u64),
     /// Processes that are to be paused.
     pub(crate) pauses: Vec<ProcessId>,
     /// Counts every change that a judge could see.
@@ -228,6 +232,7 @@ impl World {
             jumps: Vec::new(),
             sabotage: None,
             requests_now: 0,
+            vain: (0, 0),
             pauses: Vec::new(),
             revision: 0,
         }
@@ -301,6 +306,15 @@ impl World {
             self.requests_now <= REQUESTS_IN_AN_INSTANT,
             "more than {REQUESTS_IN_AN_INSTANT} requests in one instant: the product does not come to rest"
         );
+    }
+
+    /// Counts a request that reached nobody.
+    fn count_vain_request(&mut self) {
+        let second = self.now.as_secs();
+        self.vain = if self.vain.0 == second { (second, self.vain.1 + 1) } else { (second, 1) };
+        if self.vain.1 == VAIN_IN_A_SECOND + 1 {
+            self.fail("what fails is repeated after a pause", format!("at most {VAIN_IN_A_SECOND} vain requests a second"), "more");
+        }
     }
 
     /// The live process of a replica.

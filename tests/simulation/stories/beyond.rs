@@ -121,6 +121,19 @@ expect:
 ",
     ),
     (
+        // While the first of two new configurations is being kept the second one comes, so that the next write begins when nobody is reached.
+        "a configuration that cannot be kept is not written without a pause",
+        Beyond::SlowApi(1),
+        "registries: {sim: {}}
+steps:
+  - {at: 20s, config: {registries: [{name: sim, http: {url: \"http://sim.invalid\"}}], bindings: []}}
+  - {at: 20001ms, config: {registries: [{name: lan, http: {url: \"http://lan.invalid\"}}], bindings: []}}
+  - {at: 20002ms, cut: {replica: a, for: 60s}}
+expect:
+  - {at: 79s, metrics: {\"lockstep_config_valid\": 1}}
+",
+    ),
+    (
         // Read as gone at 32.76 s. The write that drops the claim follows at once and is answered a second later; in between a watch shows
         // the pod as it was just before: bound again, and with its claim.
         "nothing is registered for a claim that a write on its way takes out",

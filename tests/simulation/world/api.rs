@@ -102,6 +102,7 @@ impl Api {
                 Fate::Dead
             } else if world.is_cut(self.process) {
                 world.record.fault("API server cut off");
+                world.count_vain_request();
                 Fate::Answered(Err(ApiError::Unreachable("no route to host".to_owned())))
             } else {
                 match world.stumble(name) {
