@@ -252,6 +252,9 @@ pub enum ChangeError {
     /// Any other refusal.
     #[error("the registry refuses the change: {0}")]
     Refused(String),
+    /// Done in a part of the registry at most: it is to be sent again until all of it has it.
+    #[error("not all of the registry was reached: {0}")]
+    Unfinished(String),
 }
 
 impl Operation {

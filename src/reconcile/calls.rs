@@ -280,7 +280,8 @@ pub(super) async fn api_limited<K: Clock, T>(clock: &K, call: impl Future<Output
 
 /// The first refusal of an answer, in the registry's own words: those of one batch are mostly alike.
 fn refusal(answer: &Applied) -> Option<&ChangeError> {
-    let refused = |result: &&Result<(), ChangeError>| !matches!(result, Ok(()) | Err(ChangeError::NotFound | ChangeError::Throttled(_)));
+    use ChangeError::{NotFound, Throttled, Unfinished};
+    let refused = |result: &&Result<(), ChangeError>| !matches!(result, Ok(()) | Err(NotFound | Throttled(_) | Unfinished(_)));
     answer.as_ref().ok()?.iter().find(refused)?.as_ref().err()
 }
 

@@ -30,6 +30,7 @@ mod answer;
 mod backend;
 mod instances;
 mod name;
+mod process;
 mod runtime;
 mod server;
 mod slots;
@@ -47,7 +48,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{Instant, timeout_at};
 
 use self::backend::Backend;
-use self::instances::{Instances, Reached};
+use self::instances::{Gathered, Instances, Reached};
 use self::server::{Owner, Phase, Server, Steps};
 use self::slots::Slots;
 use crate::config::{HaproxyBackend, HaproxyConfig, Servers, Services};
@@ -63,6 +64,8 @@ use crate::target::{PodUid, TargetState};
 const BATCH: usize = 50;
 /// Reads are local and cheap.
 const POLL: Duration = Duration::from_secs(1);
+/// How HAProxy refuses a name that a server has already.
+const EXISTS: &str = "Already exists a server with the same name";
 /// Of a backend that no binding of ours owns (any more), as debts may name one: its slots are not looked after.
 const UNNAMED: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true, weight: None };
 
@@ -102,19 +105,23 @@ impl Haproxy {
         self.slots.share(service, address).or(config.weight)
     }
 
-    /// Every process that counts, each looked after; one call at a time for a backend.
+    /// Every process that counts, each looked after where none is lacking; one call at a time for a backend.
     async fn enter(
         &self,
         service: &Arc<str>,
         config: HaproxyBackend,
         deadline: Instant,
-    ) -> Result<(Vec<Reached>, tokio::sync::OwnedMutexGuard<()>), CallError> {
+    ) -> Result<(Gathered, tokio::sync::OwnedMutexGuard<()>), CallError> {
         check_name(service)?;
         let turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner).entry(service.clone()).or_default().clone();
         let busy = |_| CallError::Unavailable("an earlier call has not ended yet".to_owned());
         let turn = timeout_at(deadline, turn.lock_owned()).await.map_err(busy)?;
-        let mut reached =
-            timeout_at(deadline, self.instances.reach(service, &self.cluster, deadline)).await.map_err(|_| CallError::Timeout)??;
+        let reaching = self.instances.reach(service, &self.cluster, deadline);
+        let mut gathered = timeout_at(deadline, reaching).await.map_err(|_| CallError::Timeout)??;
+        if gathered.lacking.is_some() {
+            return Ok((gathered, turn));
+        }
+        let reached = &mut gathered.reached;
         let forgetful = |one: &Reached| one.fresh && one.backend.forgets_slots();
         if config.servers == Servers::Template && reached.iter().any(forgetful) {
             tracing::warn!(
@@ -122,9 +129,9 @@ impl Haproxy {
                 "the slots lose their addresses at a reload, since their server-template line has no host name"
             );
         }
-        self.look_after(&mut reached, service, config).await?;
-        self.instances.alike(&reached, service);
-        Ok((reached, turn))
+        self.look_after(reached, service, config).await?;
+        self.instances.alike(reached, service);
+        Ok((gathered, turn))
     }
 
     /// Makes processes agree and takes due steps; what is decided is read again.
@@ -153,11 +160,14 @@ impl Haproxy {
     /// Steps that bring the servers of one process to what was agreed.
     fn agree(&self, one: &Reached, agreed: &BTreeMap<Key, Agreed>, (service, config): (&Arc<str>, HaproxyBackend)) -> Vec<Steps> {
         let mut all = Vec::new();
+        let given_back = |server: &Server| {
+            server.owner == Owner::Slot && server.address.is_some_and(|address| self.slots.was_given_back(service, address))
+        };
         let own: BTreeMap<Key, &Server> = ours(one, config).collect();
         let mut free = one.backend.free();
         for (key, wanted) in agreed {
             match own.get(key) {
-                None if wanted.phase == Phase::Leaving => {}
+                None if wanted.phase == Phase::Leaving || given_back(&wanted.server) => {}
                 None => {
                     let share = key.0.and_then(|address| self.share(service, config, address));
                     all.extend(Backend::copy(service, config, (&wanted.server, share), &mut free));
@@ -168,14 +178,9 @@ impl Haproxy {
                 Some(_) => {}
             }
         }
-        if one.fresh {
-            // It kept what the others have let go meanwhile, or has from its state file what was let go after that was written.
-            let given_back = |server: &Server| {
-                server.owner == Owner::Slot && server.address.is_some_and(|address| self.slots.was_given_back(service, address))
-            };
-            let left = own.iter().filter(|(key, server)| !agreed.contains_key(*key) || given_back(server));
-            left.for_each(|(_, server)| all.extend(server.take_out(service)));
-        }
+        // It kept what the others have let go while it was away, or has from its state file what was let go after that was written.
+        let left = own.iter().filter(|(key, server)| given_back(server) || (one.fresh && !agreed.contains_key(*key)));
+        left.for_each(|(_, server)| all.extend(server.take_out(service)));
         all
     }
 
@@ -195,7 +200,10 @@ impl Haproxy {
     async fn listing(&self, service: &str, deadline: Instant) -> Result<Listing, CallError> {
         let service: Arc<str> = service.into();
         let config = self.backend(&service);
-        let (reached, _turn) = self.enter(&service, config, deadline).await?;
+        let (Gathered { reached, lacking }, _turn) = self.enter(&service, config, deadline).await?;
+        if let Some(lacking) = lacking {
+            return Err(CallError::Failed(lacking));
+        }
         let unfinished = reached.iter().flat_map(|one| one.backend.ours(config)).any(Server::is_underway);
         let slot = Stamp { cluster: self.cluster.clone(), uid: PodUid::new("") };
         let mut merged: BTreeMap<Key, (Listed, usize)> = BTreeMap::new();
@@ -227,7 +235,11 @@ impl Haproxy {
     async fn changes(&self, service: &str, changes: &[Change], deadline: Instant) -> Result<Vec<Result<(), ChangeError>>, CallError> {
         let service: Arc<str> = service.into();
         let config = self.backend(&service);
-        let (mut reached, _turn) = self.enter(&service, config, deadline).await.map_err(nothing_left)?;
+        let (Gathered { mut reached, lacking }, _turn) = self.enter(&service, config, deadline).await.map_err(nothing_left)?;
+        if let Some(lacking) = lacking {
+            stop_traffic(&mut reached, &service, changes).await;
+            return Ok(changes.iter().map(|change| Err(unfinished(change, &lacking))).collect());
+        }
         for change in changes.iter().filter(|_| config.servers == Servers::Template) {
             match change.operation {
                 Operation::Register => self.slots.taken(&service, change.address, change.weight),
@@ -246,7 +258,7 @@ impl Haproxy {
                     if slots || changes[..place].iter().any(|earlier| earlier.address == change.address) {
                         Instances::read_again(one, service, cluster).await?;
                     }
-                    results.push(make(one, service, config, change).await?);
+                    results.push(make(one, service, (config, cluster), change).await?);
                 }
                 Ok::<_, CallError>(results)
             }
@@ -296,6 +308,31 @@ impl Registry for Haproxy {
 
     async fn drain_delay(&self, _service: &str) -> Result<Option<Duration>, CallError> {
         Ok(None)
+    }
+}
+
+/// While not all that count are reached, the others are told at once what takes traffic away, and no more: a deregister only drains, since
+/// one that has let a target go would be given it again by one that was away meanwhile.
+async fn stop_traffic(reached: &mut [Reached], service: &str, changes: &[Change]) {
+    let stopping = reached.iter_mut().map(|one| async move {
+        for change in changes.iter().filter(|change| change.operation != Operation::Register) {
+            let server = one.backend.find(change.address, &change.uid);
+            for steps in server.map(|server| server.drain(service)).unwrap_or_default() {
+                // What is refused here is refused again when all are reached.
+                if take(one, &steps).await.is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    join_all(stopping).await;
+}
+
+/// What came of a change while not all that count were reached.
+fn unfinished(change: &Change, lacking: &str) -> ChangeError {
+    match change.operation {
+        Operation::Register => ChangeError::Refused(format!("it waits until every instance is reached: {lacking}")),
+        Operation::Drain | Operation::Deregister => ChangeError::Unfinished(lacking.to_owned()),
     }
 }
 
@@ -364,7 +401,29 @@ fn together<'r>(results: impl Iterator<Item = &'r Result<(), ChangeError>>) -> R
     if missing { Err(ChangeError::NotFound) } else { Ok(()) }
 }
 
-async fn make(one: &mut Reached, service: &str, config: HaproxyBackend, change: &Change) -> Result<Result<(), ChangeError>, CallError> {
+/// Makes a change, from what was read; once more where that was not true any more: a process that is reached under two addresses has done
+/// meanwhile what it was told at the other.
+async fn make(
+    one: &mut Reached,
+    service: &str,
+    (config, cluster): (HaproxyBackend, &str),
+    change: &Change,
+) -> Result<Result<(), ChangeError>, CallError> {
+    match try_to_make(one, service, config, change).await? {
+        Err(ChangeError::Refused(text)) if text.starts_with(EXISTS) => {
+            Instances::read_again(one, service, cluster).await?;
+            try_to_make(one, service, config, change).await
+        }
+        result => Ok(result),
+    }
+}
+
+async fn try_to_make(
+    one: &mut Reached,
+    service: &str,
+    config: HaproxyBackend,
+    change: &Change,
+) -> Result<Result<(), ChangeError>, CallError> {
     let all = match one.backend.change(service, config, change) {
         Ok(all) => all,
         Err(error) => return Ok(Err(error)),

@@ -14,7 +14,7 @@ use prometheus_client::metrics::family::Family;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::haproxy_process::Haproxy;
+use crate::haproxy_process::{Haproxy, serves};
 use crate::small_cluster::SmallCluster;
 
 /// Longer than three audits and what comes of them.
@@ -92,18 +92,6 @@ fn endpoints<const N: usize>(subnet: u8) -> ([TcpListener; N], [SocketAddr; N]) 
     all.extend((1..N).map(|number| at(number, port).unwrap()));
     let addresses: Vec<SocketAddr> = all.iter().map(|one| one.local_addr().unwrap()).collect();
     (all.try_into().unwrap(), addresses.try_into().unwrap())
-}
-
-/// Whether the address is in a server that takes traffic.
-fn serves(process: &Haproxy, address: SocketAddr) -> bool {
-    let state = process.ask("show servers state web");
-    state.lines().skip(2).map(|line| line.split(' ').collect::<Vec<_>>()).any(|fields| {
-        fields.len() > 18
-            && fields[4] == address.ip().to_string()
-            && fields[18] == address.port().to_string()
-            && fields[6].parse::<u32>().unwrap() & 0x7b == 0
-            && fields[7] != "0"
-    })
 }
 
 async fn until(what: &str, wanted: impl Fn() -> bool) {

@@ -108,8 +108,7 @@ impl Haproxy {
     /// Has the master start a new process, which takes the listeners over.
     pub(crate) fn replace(&self) {
         let before = self.process().expect("it runs");
-        let id = self.child.id().to_string();
-        assert!(Command::new("/bin/sh").args(["-c", "kill -USR2 $0", &id]).status().unwrap().success());
+        self.signal("USR2");
         let begun = Instant::now();
         // For a moment both processes take connections, so the old one must be gone before the next answer counts.
         let leaving = PathBuf::from(format!("/proc/{before}"));
@@ -134,6 +133,31 @@ impl Haproxy {
     pub(crate) fn resume(&mut self) {
         self.child = launch(self.folder.path(), &self.config, self.how);
         self.wait();
+    }
+
+    /// Goes on running where nobody can reach it.
+    pub(crate) fn hide(&self) {
+        std::fs::rename(self.folder.path().join("admin"), self.folder.path().join("hidden")).unwrap();
+    }
+
+    /// Can be reached again.
+    pub(crate) fn show(&self) {
+        std::fs::rename(self.folder.path().join("hidden"), self.folder.path().join("admin")).unwrap();
+    }
+
+    /// Takes connections and says nothing any more.
+    pub(crate) fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    /// Goes on.
+    pub(crate) fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("/bin/sh").args(["-c", "kill -$0 $1", name, &id]).status().unwrap().success());
     }
 
     fn wait(&self) {
@@ -167,6 +191,18 @@ fn launch(folder: &Path, config: &str, how: How) -> Child {
 fn end(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();
+}
+
+/// Whether the address is in a server that takes traffic.
+pub(crate) fn serves(process: &Haproxy, address: SocketAddr) -> bool {
+    let state = process.ask("show servers state web");
+    state.lines().skip(2).map(|line| line.split(' ').collect::<Vec<_>>()).any(|fields| {
+        fields.len() > 18
+            && fields[4] == address.ip().to_string()
+            && fields[18] == address.port().to_string()
+            && fields[6].parse::<u32>().unwrap() & 0x7b == 0
+            && fields[7] != "0"
+    })
 }
 
 /// A port that nobody has at this moment.

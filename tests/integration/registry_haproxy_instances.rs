@@ -1,21 +1,26 @@
 //! Several HAProxy processes of one registry: all must acknowledge, some are away, come back, are started anew or leave the name.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use lockstep::config::HaproxyBackend;
 use lockstep::registry::haproxy::Haproxy as Driver;
-use lockstep::registry::{CallError, Operation, Registry};
+use lockstep::registry::{CallError, ChangeError, Listing, Operation, Registry};
 use lockstep::target::TargetState;
 use prometheus_client::metrics::gauge::Gauge;
+use rstest::rstest;
 use tokio::time::Instant;
 
-use crate::haproxy_process::{Haproxy, free_port};
+use crate::haproxy_process::{Haproxy, free_port, serves};
 use crate::registry_haproxy::{DYNAMIC, PATIENCE, ROUND, SLOTS, TEMPLATE, change, endpoint, open, state, tell, until};
 
 /// The name that the hosts file of a test gives its processes.
 const NAME: &str = "haproxy.test";
+const FIVE_SLOTS: &str = "backend web\n balance roundrobin\n \
+    server-template lockstep 1-5 lockstep.invalid:1 check inter 200ms init-addr last,127.0.0.1 disabled\n";
 /// Where the test that runs another one tells it of that file.
 const HOSTS: &str = "LOCKSTEP_TEST_HOSTS";
 
@@ -32,8 +37,8 @@ async fn every_process_must_acknowledge() {
     assert!(second.ask("show servers state web").contains(&format!(":{}", stays.port())), "both have it");
 
     second.stop();
-    let refused = driver.apply("web", &[change(Operation::Drain, stays)]).await;
-    assert!(matches!(refused, Err(CallError::Unavailable(_))), "one cannot be reached: {refused:?}");
+    let waits = driver.apply("web", &[change(Operation::Register, stays)]).await.unwrap().remove(0);
+    assert!(matches!(waits, Err(ChangeError::Refused(_))), "one cannot be reached: {waits:?}");
     // Counted out after its time, as long as the other acknowledges.
     until(&driver, stays, Some(TargetState::Active)).await;
     assert_eq!(out.get(), 1, "and shown");
@@ -63,6 +68,132 @@ async fn every_process_must_acknowledge() {
     assert_eq!((state(&listing, goes), out.get()), (None, 0));
 }
 
+/// A process that nobody reaches for a moment goes on sending requests, and so do the others: these are told at once of what must get none.
+/// When it is back, it gives nobody back what they have let go.
+#[rstest]
+#[tokio::test]
+async fn while_one_is_away_the_others_stop_the_traffic(
+    #[values((ROUND, DYNAMIC), (FIVE_SLOTS, TEMPLATE))] (backend, config): (&str, HaproxyBackend),
+    #[values(false, true)] silent: bool,
+) {
+    let leave = if silent { Haproxy::freeze } else { Haproxy::hide };
+    let come_back = if silent { Haproxy::thaw } else { Haproxy::show };
+    let (first, second) = (Haproxy::start(backend), Haproxy::start(backend));
+    let driver = open(vec![first.address(), second.address()], &[("web", config)], Duration::from_secs(30));
+    let [(_one, stays), (_two, drains), (_three, goes), (_four, comes)] = std::array::from_fn(|_| endpoint());
+    for address in [stays, drains, goes] {
+        tell(&driver, Operation::Register, address).await.unwrap();
+        until(&driver, address, Some(TargetState::Active)).await;
+    }
+    leave(&second);
+    let changes = [change(Operation::Deregister, goes), change(Operation::Drain, drains), change(Operation::Register, comes)];
+    for _ in 0..2 {
+        let results = driver.apply("web", &changes).await.unwrap();
+        let [Err(ChangeError::Unfinished(_)), Err(ChangeError::Unfinished(_)), Err(ChangeError::Refused(why))] = &results[..] else {
+            panic!("{results:?}")
+        };
+        assert!(why.contains("every instance") && why.contains(&second.address()) && why.contains("30s"), "{why}");
+        assert_eq!([stays, drains, goes, comes].map(|address| serves(&first, address)), [true, false, false, false]);
+        let listed = driver.list("web", None).await;
+        assert!(matches!(listed, Err(CallError::Failed(_))), "one of two says nothing of the other: {listed:?}");
+    }
+    come_back(&second);
+    let listing = until_listed(&driver).await;
+    for (address, wanted) in [(stays, TargetState::Active), (drains, TargetState::Draining), (goes, TargetState::Draining)] {
+        assert_eq!(state(&listing, address), Some(wanted), "{address}");
+    }
+    assert_eq!([drains, goes].map(|address| serves(&first, address) || serves(&second, address)), [false, false]);
+    for (one, result) in changes.iter().zip(driver.apply("web", &changes).await.unwrap()) {
+        assert_eq!(result, Ok(()), "{one:?}");
+    }
+    until(&driver, goes, None).await;
+    until(&driver, comes, Some(TargetState::Active)).await;
+}
+
+/// The first answer to a read of all.
+async fn until_listed(driver: &Driver) -> Listing {
+    let begun = Instant::now();
+    loop {
+        match driver.list("web", None).await {
+            Ok(listing) => return listing,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Behind an address that is balanced each session may meet another process, so nothing there is an acknowledgement.
+#[tokio::test]
+async fn processes_that_answer_by_turns_at_one_address_are_no_instance() {
+    let both = [Haproxy::start(ROUND), Haproxy::start(ROUND)];
+    let balanced = balance(&both);
+    let (_listener, address) = endpoint();
+    for process in &both {
+        let alone = open(vec![process.address()], &[("web", DYNAMIC)], Duration::from_secs(30));
+        tell(&alone, Operation::Register, address).await.unwrap();
+        until(&alone, address, Some(TargetState::Active)).await;
+    }
+    let driver = open(vec![balanced.to_string()], &[("web", DYNAMIC)], Duration::from_secs(30));
+    let begun = Instant::now();
+    let why = loop {
+        match driver.list("web", None).await {
+            Err(CallError::Failed(why)) => break why,
+            other => assert!(begun.elapsed() < PATIENCE, "nobody notices: {other:?}"),
+        }
+    };
+    assert!(why.contains(&balanced.to_string()) && why.contains("by turns") && why.contains("headless"), "{why}");
+    let (_late, comes) = endpoint();
+    for _ in 0..2 {
+        let results = driver.apply("web", &[change(Operation::Drain, address), change(Operation::Register, comes)]).await.unwrap();
+        assert!(matches!(&results[..], [Err(ChangeError::Unfinished(_)), Err(ChangeError::Refused(_))]), "{results:?}");
+    }
+    for process in &both {
+        assert!(!serves(process, address) && !process.ask("show servers state web").contains(&comes.ip().to_string()));
+    }
+}
+
+/// An address at which sessions go to one process after the other.
+fn balance(processes: &[Haproxy; 2]) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let sockets = processes.each_ref().map(|process| process.address().trim_start_matches("unix:").to_owned());
+    std::thread::spawn(move || {
+        for (session, socket) in listener.incoming().zip(sockets.iter().cycle()) {
+            let (from, Ok(to)) = (session.unwrap(), UnixStream::connect(socket)) else { return };
+            let (mut back, mut answers) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut answers, &mut back));
+            std::thread::spawn(move || {
+                let (mut from, mut to) = (from, to);
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    address
+}
+
+/// As IPv4 and IPv6 of one name may be.
+#[rstest]
+#[case::dynamic(ROUND, DYNAMIC)]
+#[case::template(FIVE_SLOTS, TEMPLATE)]
+#[tokio::test]
+async fn a_process_that_has_two_addresses_is_told_twice_and_does_it_once(#[case] backend: &str, #[case] config: HaproxyBackend) {
+    let second = free_port();
+    let process = Haproxy::start(&format!("global\n stats socket {second} level admin\ndefaults\n mode http\n{backend}"));
+    let driver = open(vec![process.address(), second.to_string()], &[("web", config)], Duration::from_secs(30));
+    for _ in 0..5 {
+        let ends: [_; 3] = std::array::from_fn(|_| endpoint());
+        let all = |operation| ends.each_ref().map(|(_, address)| change(operation, *address));
+        for operation in [Operation::Register, Operation::Drain, Operation::Register, Operation::Deregister] {
+            let results = driver.apply("web", &all(operation)).await.unwrap();
+            assert!(results.iter().all(Result::is_ok), "{operation:?}: {results:?}");
+        }
+        for (_, address) in ends {
+            until(&driver, address, None).await;
+        }
+    }
+}
+
 /// A process without the backend, as while a new configuration is rolled out, says nothing of what the others send to.
 #[tokio::test]
 async fn a_backend_that_one_process_lacks_is_not_missing() {
@@ -74,10 +205,12 @@ async fn a_backend_that_one_process_lacks_is_not_missing() {
         let both = open(addresses.into(), &[("web", DYNAMIC)], Duration::from_secs(30));
         let listed = both.list("web", None).await;
         assert!(matches!(&listed, Err(CallError::Failed(text)) if text.contains("no backend web")), "{listed:?}");
-        let applied = both.apply("web", &[change(Operation::Deregister, address)]).await;
-        assert!(matches!(applied, Err(CallError::Unavailable(_))), "nothing was sent: {applied:?}");
+        let (_late, comes) = endpoint();
+        let applied = both.apply("web", &[change(Operation::Deregister, address), change(Operation::Register, comes)]).await.unwrap();
+        assert!(matches!(&applied[..], [Err(ChangeError::Unfinished(_)), Err(ChangeError::Refused(_))]), "{applied:?}");
+        assert!(!first.ask("show servers state web").contains(&comes.ip().to_string()), "it waits");
     }
-    assert!(first.ask("show servers state web").contains(&format!(":{}", address.port())), "it is in use as before");
+    assert!(first.ask("show servers state web").contains(&format!(":{}", address.port())), "it is drained, and there still");
 }
 
 /// A name that means two addresses: one process answers at first, the other is started later and has what the first has.
@@ -93,7 +226,7 @@ async fn a_process_that_comes_behind_a_name_is_made_like_the_others() {
     let (_listener, address) = endpoint();
     // The other address is counted out soon, since nobody is there.
     let begun = Instant::now();
-    while driver.apply("web", &[change(Operation::Register, address)]).await.is_err() {
+    while tell(&driver, Operation::Register, address).await.is_err() {
         assert!(begun.elapsed() < PATIENCE, "the address without a process still counts");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -122,11 +255,11 @@ async fn a_name_that_cannot_be_looked_up_is_counted_out() {
     let nowhere = format!("{}.invalid:9999", "x".repeat(64));
     let driver = open(vec![nowhere.clone(), process.address()], &[("web", DYNAMIC)], Duration::from_millis(100));
     let (_listener, address) = endpoint();
-    let first = driver.apply("web", &[change(Operation::Register, address)]).await;
+    let first = tell(&driver, Operation::Register, address).await;
     let told = format!("{:?}", first.expect_err("it counts until its time is over"));
     assert!(told.contains(&nowhere[..60]), "{told}");
     let begun = Instant::now();
-    while driver.apply("web", &[change(Operation::Register, address)]).await.is_err() {
+    while tell(&driver, Operation::Register, address).await.is_err() {
         assert!(begun.elapsed() < PATIENCE, "a name without an address still counts");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -115,11 +115,12 @@ impl Book {
         self.again = Some((operation, now.after(pause)));
     }
 
-    /// The change was answered with a refusal.
+    /// The change was answered, and was not done, or not all of it.
     pub(super) fn refused(&mut self, operation: Operation, error: &ChangeError, seq: Seq, now: Instant, jitter: f64) {
         let outcome = match error {
             ChangeError::NotFound => Outcome::NotFound,
             ChangeError::Full(_) | ChangeError::Throttled(_) | ChangeError::Denied(_) | ChangeError::Refused(_) => Outcome::Refused,
+            ChangeError::Unfinished(_) => Outcome::Unknown,
         };
         self.note(operation, outcome, seq);
         if self.failed != Some(operation) {

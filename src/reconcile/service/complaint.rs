@@ -47,6 +47,7 @@ impl Complaint {
             ChangeError::Throttled(words) => Self::new(Trouble::Throttled, words, now),
             ChangeError::Denied(words) => Self::new(Trouble::Denied, words, now),
             ChangeError::Refused(words) => Self::new(Trouble::Refused, words, now),
+            ChangeError::Unfinished(words) => Self::new(Trouble::Failed, words, now),
         }
     }
 

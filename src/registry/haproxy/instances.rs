@@ -1,11 +1,13 @@
 //! The processes behind the addresses of one registry: which of them count, and whether they agree.
 //!
-//! Every change must reach each process that counts. One that cannot be reached makes calls fail, until it has been away for
+//! Every change must reach each process that counts. While one cannot be reached, nothing is acknowledged, until it has been away for
 //! `instanceTimeout` while another could be reached: then it is counted out. When it comes back, or when a new process is seen (a reload,
 //! another address behind the name), it is made like the others before it counts again. A driver that has just begun knows none of them: it
 //! believes those that have run for a while, for one that was started just now may have an old state file.
 //!
-//! Invariant: at least one process counts, or the call fails.
+//! A place where several processes answer by turns is reached and lacks something all the time: what is done there is done by one of them.
+//!
+//! Invariant: at least one process was reached, or the call fails.
 //! Invariant: an error is [`CallError::Unavailable`] only where no command reached any process.
 //! Absent on purpose: what is done in a session (`super`), which commands make servers alike (`backend`).
 
@@ -20,6 +22,7 @@ use tokio::time::{Instant, timeout};
 
 use super::answer;
 use super::backend::Backend;
+use super::process::{Answering, Met, Process};
 use super::runtime::{Place, Session};
 use crate::config::{HaproxyConfig, off_limits};
 use crate::reconcile::OpenError;
@@ -32,6 +35,10 @@ use crate::registry::text::bounded;
 const PROBE: Duration = Duration::from_secs(5);
 /// And holds a call up no longer than this.
 const PROBE_PATIENCE: Duration = Duration::from_millis(500);
+/// Nor does one longer than this that was away a moment ago and counts still.
+const AWAY_PATIENCE: Duration = Duration::from_secs(1);
+/// Part of a call's time in which each of several processes must have answered; the rest is for what the others can be told.
+const READING: f64 = 0.7;
 
 /// Seconds after which a process has been made like the others by whoever led then: an audit comes once a minute.
 const SETTLED: u64 = 180;
@@ -49,6 +56,15 @@ pub(super) struct Instances {
     out: Gauge,
 }
 
+/// What came of trying to reach all that count.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    /// Those that were reached: one at least.
+    pub(super) reached: Vec<Reached>,
+    /// Why these are not all.
+    pub(super) lacking: Option<String>,
+}
+
 /// A process that counts, with its backend as it was read.
 #[derive(Debug)]
 pub(super) struct Reached {
@@ -58,18 +74,12 @@ pub(super) struct Reached {
     /// It may lack what the others have: it was away, or is new.
     pub(super) fresh: bool,
     process: Process,
+    /// When it was asked.
+    asked: Instant,
     /// Seconds since it was started.
     age: u64,
     /// Whether it misses anything is not known yet.
     strange: bool,
-}
-
-/// One life of a process: in a container each new one may have the id of the last.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Process {
-    id: u64,
-    /// When it was started, in seconds.
-    started: u64,
 }
 
 /// One of the configuration's addresses.
@@ -87,7 +97,7 @@ struct Health {
     out: bool,
     /// It was like the others once, or was counted out: it is no stranger any more.
     met: bool,
-    process: Process,
+    answering: Answering,
     /// Backends in which it has what the others have.
     alike: HashSet<Arc<str>>,
 }
@@ -108,18 +118,19 @@ impl Instances {
         self.out = gauge;
     }
 
-    /// Every process that counts, with the backend `service` as it is.
-    pub(super) async fn reach(&self, service: &Arc<str>, cluster: &str, deadline: Instant) -> Result<Vec<Reached>, CallError> {
+    /// Every process that counts and can be reached, with the backend `service` as it is.
+    pub(super) async fn reach(&self, service: &Arc<str>, cluster: &str, deadline: Instant) -> Result<Gathered, CallError> {
         let places = self.places().await?;
         self.known.lock().unwrap_or_else(PoisonError::into_inner).retain(|place, _| places.contains(place));
+        let several = places.len() > 1;
         let tried = places.into_iter().filter(|place| self.is_due(place)).map(|place| async move {
-            let patience = if self.is_out(&place) { deadline.min(Instant::now() + PROBE_PATIENCE) } else { deadline };
+            let patience = if several { self.patience(&place, deadline) } else { deadline };
             let reached = self.read(&place, service, cluster, patience).await;
             (place, reached)
         });
-        let mut counted = self.count(join_all(tried).await, service)?;
-        counted.iter_mut().for_each(|one| one.session.deadline = deadline);
-        Ok(counted)
+        let mut gathered = self.count(join_all(tried).await, service)?;
+        gathered.reached.iter_mut().for_each(|one| one.session.deadline = deadline);
+        Ok(gathered)
     }
 
     /// Reads the backend of a process again.
@@ -133,11 +144,11 @@ impl Instances {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for one in reached {
             let health = known.entry(one.place.clone()).or_default();
-            if health.process != one.process {
-                *health = Health { process: one.process, ..Health::default() };
-            }
             health.met = true;
-            health.alike.insert(service.clone());
+            // Of another that was seen there meanwhile it says nothing.
+            if health.answering.is(&one.process) {
+                health.alike.insert(service.clone());
+            }
         }
     }
 
@@ -148,69 +159,83 @@ impl Instances {
     }
 
     async fn read(&self, place: &Place, service: &str, cluster: &str, deadline: Instant) -> Result<Reached, CallError> {
-        let mut session = Session::open(place, self.ca.as_ref(), deadline).await?;
-        let (backend, process, age) = read(&mut session, service, cluster).await?;
-        Ok(Reached { place: place.clone(), session, backend, fresh: true, process, age, strange: true })
+        let asked = Instant::now();
+        let reached = async {
+            let mut session = Session::open(place, self.ca.as_ref(), deadline).await?;
+            let (backend, process, age) = read(&mut session, service, cluster).await?;
+            Ok(Reached { place: place.clone(), session, backend, fresh: true, process, asked, age, strange: true })
+        };
+        reached.await.map_err(|error| there(place, error))
     }
 
     /// Decides which count, from what came of trying them.
-    fn count(&self, tried: Vec<(Place, Result<Reached, CallError>)>, service: &Arc<str>) -> Result<Vec<Reached>, CallError> {
-        let now = Instant::now();
+    fn count(&self, tried: Vec<(Place, Result<Reached, CallError>)>, service: &Arc<str>) -> Result<Gathered, CallError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let some_reached = tried.iter().any(|(_, reached)| reached.is_ok());
         let missing_everywhere = tried.iter().all(|(_, reached)| matches!(reached, Err(CallError::ServiceMissing(_))));
-        let (mut counted, mut failed) = (Vec::new(), None);
-        for (place, reached) in tried {
+        let (mut reached, mut failed, mut lacking) = (Vec::new(), None, None);
+        for (place, came) in tried {
             let health = known.entry(place.clone()).or_default();
-            match reached {
-                Ok(mut reached) => {
-                    if health.out {
-                        tracing::info!(target = place.show(), service = &**service, "the instance is back");
+            match came {
+                Ok(mut one) => {
+                    health.meet(&mut one, service);
+                    if health.answering.is_shared() {
+                        lacking.get_or_insert_with(|| shared(&place));
                     }
-                    let same = health.process == reached.process && !health.out;
-                    reached.fresh = !same || !health.alike.contains(service);
-                    reached.strange = !health.met;
-                    let alike = if same { std::mem::take(&mut health.alike) } else { HashSet::new() };
-                    *health = Health { process: reached.process, alike, met: health.met, ..Health::default() };
-                    counted.push(reached);
+                    reached.push(one);
                 }
                 Err(error) => {
-                    let away = now.duration_since(*health.away_since.get_or_insert(now));
-                    health.probed = Some(now);
+                    let away = health.away();
                     let unreachable = matches!(error, CallError::Unavailable(_) | CallError::Timeout);
                     if unreachable && some_reached && (health.out || away >= self.timeout) {
                         if !health.out {
                             tracing::warn!(target = place.show(), service = &**service, %error, "the instance is counted out");
                         }
                         (health.out, health.met) = (true, true);
-                    } else {
-                        failed.get_or_insert_with(|| match error {
-                            // The others may send to its servers, so that it lacks them says nothing of the service as a whole.
-                            CallError::ServiceMissing(text) if !missing_everywhere => {
-                                CallError::Failed(format!("{}: {text}", place.show()))
-                            }
-                            error => error,
-                        });
+                        continue;
                     }
+                    lacking.get_or_insert_with(|| self.lacking(&place, &error));
+                    failed.get_or_insert(error);
                 }
             }
         }
         // Of one that was away it is known that it missed something, however long it runs.
-        if counted.iter().all(|one| one.strange) {
-            let believed = believed(&counted.iter().map(|one| one.age).collect::<Vec<_>>());
-            counted.iter_mut().zip(believed).for_each(|(one, believed)| one.fresh = !believed);
+        if reached.iter().all(|one| one.strange) {
+            let believed = believed(&reached.iter().map(|one| one.age).collect::<Vec<_>>());
+            reached.iter_mut().zip(believed).for_each(|(one, believed)| one.fresh = !believed);
         }
         let out = known.values().filter(|health| health.out).count();
         self.out.set(i64::try_from(out).unwrap_or(i64::MAX));
         match failed {
+            _ if !reached.is_empty() => Ok(Gathered { reached, lacking }),
+            // The others may send to its servers, so that one lacks them says nothing of the service as a whole.
+            Some(CallError::ServiceMissing(text)) if !missing_everywhere => Err(CallError::Failed(text)),
             Some(error) => Err(error),
-            None if counted.is_empty() => Err(CallError::Unavailable("no instance can be reached".to_owned())),
-            None => Ok(counted),
+            None => Err(CallError::Unavailable("no instance can be reached".to_owned())),
         }
     }
 
-    fn is_out(&self, place: &Place) -> bool {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(place).is_some_and(|health| health.out)
+    /// What is said of a process that counts and was not reached.
+    fn lacking(&self, place: &Place, error: &CallError) -> String {
+        match error {
+            CallError::Unavailable(text) => format!("{text}; it counts until it has been away for {:?}", self.timeout),
+            CallError::Timeout => format!("{}: no answer in time; it counts until it has been away for {:?}", place.show(), self.timeout),
+            CallError::Throttled(text) | CallError::Denied(text) | CallError::ServiceMissing(text) | CallError::Failed(text) => {
+                text.clone()
+            }
+        }
+    }
+
+    /// How long a process is waited for where there are others.
+    fn patience(&self, place: &Place, deadline: Instant) -> Instant {
+        let now = Instant::now();
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let patience = match known.get(place) {
+            Some(health) if health.out => PROBE_PATIENCE,
+            Some(health) if health.away_since.is_some() => AWAY_PATIENCE,
+            _ => deadline.saturating_duration_since(now).mul_f64(READING),
+        };
+        deadline.min(now + patience)
     }
 
     /// Whether it is to be tried now: those that are out are tried now and then, or always where no other is left.
@@ -233,6 +258,32 @@ impl Drop for Instances {
     fn drop(&mut self) {
         // Of a registry that is no more, nothing is out.
         self.out.set(0);
+    }
+}
+
+impl Health {
+    /// Its process was reached.
+    fn meet(&mut self, reached: &mut Reached, service: &Arc<str>) {
+        if self.out {
+            tracing::info!(target = reached.place.show(), service = &**service, "the instance is back");
+        }
+        let met = self.answering.meet(&reached.process, reached.asked);
+        if met == Met::Rival && self.answering.is_news() {
+            tracing::warn!(target = reached.place.show(), "several processes answer at one address; give each an address of its own");
+        }
+        if met != Met::Same || self.out {
+            self.alike.clear();
+        }
+        reached.fresh = !self.alike.contains(service);
+        reached.strange = !self.met;
+        (self.out, self.away_since, self.probed) = (false, None, None);
+    }
+
+    /// Its process was not reached; for how long now.
+    fn away(&mut self) -> Duration {
+        let now = Instant::now();
+        self.probed = Some(now);
+        now.duration_since(*self.away_since.get_or_insert(now))
     }
 }
 
@@ -279,22 +330,30 @@ async fn read(session: &mut Session, service: &str, cluster: &str) -> Result<(Ba
         return Err(CallError::ServiceMissing(format!("there is no backend {}", bounded(service))));
     }
     let servers = answer::servers(stat, state, cluster).ok_or_else(|| unlike(stat))?;
-    let (process, age) = process(info)?;
+    let (process, age) = Process::of(info)?;
     Ok((Backend { servers }, process, age))
 }
 
-/// The process that answers to `show info`, and how long it runs. One that is about to end has nothing to say any more: what it acknowledges, its
-/// successor may not have.
-fn process(info: &str) -> Result<(Process, u64), CallError> {
-    let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")?.trim().parse::<u64>().ok());
-    if value("Stopping").is_some_and(|stopping| stopping != 0) {
-        return Err(CallError::Unavailable("the process is ending; its successor answers next".to_owned()));
+/// An error with the place where it came about.
+fn there(place: &Place, error: CallError) -> CallError {
+    let there = |text: String| format!("{}: {text}", place.show());
+    match error {
+        CallError::Unavailable(text) => CallError::Unavailable(there(text)),
+        CallError::Throttled(text) => CallError::Throttled(there(text)),
+        CallError::Denied(text) => CallError::Denied(there(text)),
+        CallError::ServiceMissing(text) => CallError::ServiceMissing(there(text)),
+        CallError::Timeout => CallError::Timeout,
+        CallError::Failed(text) => CallError::Failed(there(text)),
     }
-    let id = value("Pid").ok_or_else(|| unlike(info))?;
-    Ok((Process { id, started: value("Start_time_sec").unwrap_or_default() }, value("Uptime_sec").unwrap_or_default()))
 }
 
-fn unlike(text: &str) -> CallError {
+/// What is said of a place where nobody knows whom the next session meets.
+fn shared(place: &Place) -> String {
+    let remedy = "give each an address of its own, as the name of a headless Service does";
+    format!("{}: several processes answer at this address by turns; {remedy}", place.show())
+}
+
+pub(super) fn unlike(text: &str) -> CallError {
     CallError::Failed(format!("this is not the runtime API of HAProxy: {}", bounded(text)))
 }
 
@@ -303,17 +362,6 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-
-    #[rstest]
-    #[case::runs("Name: HAProxy\nPid: 1\nUptime_sec: 5\nStopping: 0\nStart_time_sec: 1700\n", Ok((1, 1700, 5)))]
-    #[case::another_with_its_id("Pid: 1\nUptime_sec: 5\nStart_time_sec: 1800\n", Ok((1, 1800, 5)))]
-    #[case::of_another_version("Pid: 17\n", Ok((17, 0, 0)))]
-    #[case::ends("Pid: 17\nUptime_sec: 5\nStopping: 1\nStart_time_sec: 1700\n", Err(true))]
-    #[case::is_none("Name: other\n", Err(false))]
-    fn a_process_is_known_by_its_start(#[case] info: &str, #[case] expected: Result<(u64, u64, u64), bool>) {
-        let read = process(info).map(|(process, age)| (process.id, process.started, age));
-        assert_eq!(read.map_err(|error| matches!(error, CallError::Unavailable(_))), expected);
-    }
 
     #[rstest]
     #[case::all_have_run(&[9000, 8000], &[false, false])]

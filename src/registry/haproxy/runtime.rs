@@ -71,7 +71,7 @@ impl Session {
     /// Connects, and waits for the first prompt. Every later answer must come before `deadline` too.
     pub(super) async fn open(place: &Place, ca: Option<&Credential>, deadline: Instant) -> Result<Self, CallError> {
         let patience = deadline.min(Instant::now() + CONNECT_TIMEOUT);
-        let late = |_| CallError::Unavailable(format!("{}: no connection in time", place.show()));
+        let late = |_| CallError::Unavailable("no connection in time".to_owned());
         let stream = timeout_at(patience, connect(place, ca)).await.map_err(late)??;
         let mut session = Self { stream, deadline };
         session.ask("prompt").await?;
@@ -96,9 +96,9 @@ impl Session {
 }
 
 async fn connect(place: &Place, ca: Option<&Credential>) -> Result<Stream, CallError> {
-    let unreachable = |error: std::io::Error| CallError::Unavailable(format!("{}: {}", place.show(), cause(&error)));
+    let unreachable = |error: std::io::Error| CallError::Unavailable(cause(&error));
     match place {
-        Place::Nowhere(name) => Err(CallError::Unavailable(bounded(&format!("{name}: the name cannot be looked up")))),
+        Place::Nowhere(_) => Err(CallError::Unavailable("the name cannot be looked up".to_owned())),
         Place::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix).map_err(unreachable),
         Place::Tcp(address, host) => {
             let stream = TcpStream::connect(address).await.map_err(unreachable)?;

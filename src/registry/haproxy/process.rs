@@ -1,0 +1,168 @@
+//! Which process answers at a place: one life of HAProxy told from the next, and several that answer by turns.
+//!
+//! A process that was started later than the one before has replaced it: a reload or a restart, after which it may lack something. One that
+//! was started earlier, or that had answered before the one before, has not: both live behind one address, as a TCP balancer or a shared port
+//! makes it. What one of them acknowledges the other does not have, so such a place must not pass for a process.
+//!
+//! Invariant: a reload makes no place shared: its old process may be met once more after the new one, but not again and again.
+//! Absent on purpose: what follows from it (`instances`).
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::instances::unlike;
+use crate::registry::CallError;
+
+/// So many returns make a place shared: in a reload the old process may be met once more after the new one, which is two.
+const TURNS: u32 = 3;
+/// A place where one process alone has answered for so long is shared no more; while something waits, it is read many times in that.
+const CALM: Duration = Duration::from_secs(60);
+/// Former processes that are remembered; a balancer of more is known by those that were started earlier.
+const FORMER: usize = 8;
+
+/// One life of a process: in a container each new one may have the id of the last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Process {
+    /// Name of its machine or container.
+    node: String,
+    id: u64,
+    /// When it was started, in seconds.
+    started: u64,
+}
+
+/// Who has answered at one place.
+#[derive(Debug, Default)]
+pub(super) struct Answering {
+    now: Option<(Process, Instant)>,
+    former: Vec<Process>,
+    returns: u32,
+    returned: Option<Instant>,
+}
+
+/// Who answered, compared with the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Met {
+    /// The same.
+    Same,
+    /// One that may lack what that one had.
+    Another,
+    /// One that lives beside it.
+    Rival,
+}
+
+impl Process {
+    /// The process that answers to `show info` with `text`, and the seconds that it runs. One that is about to end has nothing to say any
+    /// more: what it acknowledges, its successor may not have.
+    pub(super) fn of(text: &str) -> Result<(Self, u64), CallError> {
+        let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ").map(str::trim));
+        let number = |name: &str| value(name)?.parse::<u64>().ok();
+        if number("Stopping").is_some_and(|stopping| stopping != 0) {
+            return Err(CallError::Unavailable("the process is ending; its successor answers next".to_owned()));
+        }
+        let id = number("Pid").ok_or_else(|| unlike(text))?;
+        let node = value("node").unwrap_or_default().to_owned();
+        Ok((Self { node, id, started: number("Start_time_sec").unwrap_or_default() }, number("Uptime_sec").unwrap_or_default()))
+    }
+}
+
+impl Answering {
+    /// Takes note of who answered in a session that was begun at that time.
+    pub(super) fn meet(&mut self, process: &Process, at: Instant) -> Met {
+        let Some((before, known)) = self.now.replace((process.clone(), at)) else { return Met::Another };
+        if before == *process {
+            self.now = Some((before, at.max(known)));
+            return Met::Same;
+        }
+        if at < known {
+            // A late answer: its process may have been replaced since.
+            self.now = Some((before, known));
+            return Met::Another;
+        }
+        let rival = self.former.contains(process) || process.started < before.started;
+        self.former.retain(|one| *one != before);
+        self.former.truncate(FORMER - 1);
+        self.former.insert(0, before);
+        if !rival {
+            return Met::Another;
+        }
+        self.returns = if self.is_calm(at) { 1 } else { self.returns.saturating_add(1) };
+        self.returned = Some(at);
+        Met::Rival
+    }
+
+    /// Whether several processes answer by turns.
+    pub(super) fn is_shared(&self) -> bool {
+        self.returns >= TURNS && !self.is_calm(Instant::now())
+    }
+
+    /// Whether a rival that was met just now says more than the one before.
+    pub(super) fn is_news(&self) -> bool {
+        matches!(self.returns, 1 | TURNS)
+    }
+
+    /// Whether it is that one that answers.
+    pub(super) fn is(&self, process: &Process) -> bool {
+        self.now.as_ref().is_some_and(|(now, _)| now == process)
+    }
+
+    fn is_calm(&self, at: Instant) -> bool {
+        self.returned.is_none_or(|returned| at.saturating_duration_since(returned) >= CALM)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::runs("Name: HAProxy\nPid: 1\nUptime_sec: 5\nnode: lb-1\nStopping: 0\nStart_time_sec: 1700\n", Ok(("lb-1", 1, 1700, 5)))]
+    #[case::another_with_its_id("Pid: 1\nUptime_sec: 5\nStart_time_sec: 1800\n", Ok(("", 1, 1800, 5)))]
+    #[case::of_another_version("Pid: 17\n", Ok(("", 17, 0, 0)))]
+    #[case::ends("Pid: 17\nUptime_sec: 5\nStopping: 1\nStart_time_sec: 1700\n", Err(true))]
+    #[case::is_none("Name: other\n", Err(false))]
+    fn a_process_is_known_by_its_start(#[case] info: &str, #[case] expected: Result<(&str, u64, u64, u64), bool>) {
+        let read = Process::of(info);
+        let read = read.as_ref().map(|(process, age)| (&*process.node, process.id, process.started, *age));
+        assert_eq!(read.map_err(|error| matches!(error, CallError::Unavailable(_))), expected);
+    }
+
+    /// Each letter is a process, started in the order of the alphabet; a number is that many seconds that pass.
+    #[rstest]
+    #[case::alone("a a a", "another same same", false)]
+    #[case::reloads("a b c d", "another another another another", false)]
+    #[case::old_one_met_once_more("a b a b b", "another another rival rival same", false)]
+    #[case::old_one_met_while_it_is_replaced("a b a c", "another another rival another", false)]
+    #[case::address_that_moves_now_and_then("a b a b 60 a b", "another another rival rival rival rival", false)]
+    #[case::by_turns("b a b a", "another rival rival rival", true)]
+    #[case::by_turns_until_lately("b a b a 59 a", "another rival rival rival same", true)]
+    #[case::by_turns_until_a_minute_ago("b a b a 60 a", "another rival rival rival same", false)]
+    #[case::many("c b d a c", "another rival another rival rival", true)]
+    #[tokio::test(start_paused = true)]
+    async fn processes_behind_one_address_are_told_from_a_restart(#[case] who: &str, #[case] expected: &str, #[case] shared: bool) {
+        let (mut answering, mut met) = (Answering::default(), Vec::new());
+        for word in who.split(' ') {
+            match word.parse() {
+                Ok(seconds) => tokio::time::advance(Duration::from_secs(seconds)).await,
+                Err(_) => met.push(format!("{:?}", answering.meet(&of(word), Instant::now())).to_lowercase()),
+            }
+        }
+        assert_eq!((met.join(" "), answering.is_shared()), (expected.to_owned(), shared));
+    }
+
+    /// Two services ask at the same time, and a restart comes in between.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_comes_late_is_no_rival() {
+        let (mut answering, early) = (Answering::default(), Instant::now());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        answering.meet(&of("b"), Instant::now());
+        assert_eq!(answering.meet(&of("a"), early), Met::Another);
+        assert_eq!(answering.meet(&of("b"), Instant::now()), Met::Same);
+    }
+
+    fn of(letter: &str) -> Process {
+        Process { node: String::new(), id: 1, started: u64::from(letter.as_bytes()[0]) }
+    }
+}
