@@ -20,6 +20,18 @@ pub(crate) struct Backend {
     servers: &'static str,
 }
 
+impl Backend {
+    /// Whether Lockstep has it.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.registry.is_some()
+    }
+
+    /// Whether its servers are slots.
+    pub(crate) fn has_slots(&self) -> bool {
+        !self.servers.is_empty()
+    }
+}
+
 /// Servers that come and go.
 pub(crate) const DYNAMIC: Backend = Backend { name: "lossless", registry: Some("balancer"), servers: "" };
 /// Slots, which survive a reload.
@@ -30,11 +42,17 @@ pub(crate) const SLOTS: Backend = Backend {
 };
 /// Servers that come and go on both balancers alike.
 pub(crate) const PAIR: Backend = Backend { name: "paired", registry: Some("pair"), servers: "" };
-/// Without Lockstep.
+/// Servers that come and go without Lockstep.
 pub(crate) const PLAIN: Backend = Backend { name: "plain", registry: None, servers: "" };
+/// Slots without Lockstep.
+pub(crate) const PLAIN_SLOTS: Backend = Backend {
+    name: "plain-slots",
+    registry: None,
+    servers: "server-template at 1-20 plain.invalid:1 check inter 500ms fastinter 250ms fall 3 rise 2 init-addr last,127.0.0.1 disabled",
+};
 
 /// All of them.
-pub(crate) const BACKENDS: [Backend; 4] = [DYNAMIC, SLOTS, PAIR, PLAIN];
+pub(crate) const BACKENDS: [Backend; 5] = [DYNAMIC, SLOTS, PAIR, PLAIN, PLAIN_SLOTS];
 
 /// Both balancers.
 pub(crate) struct Outside {
@@ -59,7 +77,7 @@ impl Outside {
         let [one, other] = &self.balancers;
         let entry = |name: &str, of: &[&Balancer]| {
             let addresses: Vec<String> = of.iter().map(|balancer| balancer.runtime.to_string()).collect();
-            json!({ "name": name, "haproxy": { "addresses": addresses, "instanceTimeout": "2s" } })
+            json!({ "name": name, "haproxy": { "addresses": addresses } })
         };
         vec![entry("balancer", &[one]), entry("slots", &[one]), entry("pair", &[one, other])]
     }
@@ -67,7 +85,7 @@ impl Outside {
     /// A binding for each backend that Lockstep has, all of the same name.
     pub(crate) fn bindings(&self) -> Vec<Value> {
         let binding = |backend: &Backend| {
-            let servers = if backend.servers.is_empty() { "dynamic" } else { "template" };
+            let servers = if backend.has_slots() { "template" } else { "dynamic" };
             Some(json!({
                 "name": backend.name, "namespaces": [backend.name], "podSelector": { "matchLabels": { "app": "web" } },
                 "registry": backend.registry?, "service": backend.name, "port": "http", "servers": servers, "drain": { "fixed": "1s" },

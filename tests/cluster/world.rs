@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::account::{Account, GROUPED};
 use crate::cluster::Cluster;
-use crate::outside::{BACKENDS, Outside, PLAIN};
+use crate::outside::{BACKENDS, Outside};
 use crate::registry::{Beside, Registry};
 
 /// The chart.
@@ -167,8 +167,8 @@ impl World {
         // Our own namespace takes only what the strictest Pod Security level allows.
         let own = namespace(NAMESPACE, json!({ "pod-security.kubernetes.io/enforce": "restricted" }));
         // Strict: a pod that came while no replica answered would be sent requests, and lose them.
-        let strict = |name: &str| if name == PLAIN.name { json!({}) } else { json!({ "lockstep.dev/inject": "strict" }) };
-        let behind = BACKENDS.iter().map(|backend| namespace(backend.name, strict(backend.name)));
+        let strict = |bound: bool| if bound { json!({ "lockstep.dev/inject": "strict" }) } else { json!({}) };
+        let behind = BACKENDS.iter().map(|backend| namespace(backend.name, strict(backend.is_bound())));
         let grouped = namespace(GROUPED, json!({ "lockstep.dev/inject": "enabled" }));
         let others = [namespace(UNLABELLED, json!({})), grouped, own, volume(&self.cluster)];
         self.cluster.apply(&bound.chain(behind).chain(others).collect::<Vec<_>>());

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use self::follow::Follower;
 use crate::cluster::eventually;
 use crate::load::{Load, Tally};
-use crate::outside::{Backend, DYNAMIC, PAIR, PLAIN, SLOTS};
+use crate::outside::{Backend, DYNAMIC, PAIR, PLAIN, PLAIN_SLOTS, SLOTS};
 use crate::stories::trouble::{kill, leader};
 use crate::stories::{holds, living, name, seen};
 use crate::web;
@@ -31,14 +32,14 @@ type Phase = fn(&Steady<'_>);
 
 /// One row of the table.
 struct Row {
-    what: String,
-    with: Option<Tally>,
-    without: Option<Tally>,
+    what: &'static str,
+    with: Tally,
+    without: Tally,
 }
 
 /// The short round: one rollout, pods deleted, up and down.
 pub(crate) fn nothing_is_lost(world: &World) {
-    let steady = Steady::start(world, &DYNAMIC, 3);
+    let steady = Steady::start(world, &DYNAMIC, 3, None);
     let tally = steady.under_load(|steady| {
         steady.roll();
         steady.delete_pods(1);
@@ -57,58 +58,59 @@ pub(crate) fn everything(world: &World) {
     values["config"]["injection"]["margin"] = "15s".into();
     world.upgrade(&values);
 
-    let mut rows = ordinary(world);
-    rows.extend([
-        leaders_killed(world),
-        reloaded(world, &SLOTS, "slots, HAProxy reloaded in each rollout"),
-        reloaded(world, &DYNAMIC, "dynamic servers, HAProxy reloaded in each rollout"),
-        one_of_two_stopped(world),
-    ]);
+    let rows: Vec<Row> = [
+        rows(world, (&DYNAMIC, &PLAIN), &[("rollouts", rollouts), ("pods deleted", deletions), ("scaled up and down", scaling)]),
+        rows(world, (&DYNAMIC, &PLAIN), &[("leader killed in each rollout", leaders_killed)]),
+        rows(world, (&SLOTS, &PLAIN_SLOTS), &[("slots, HAProxy reloaded in each rollout", reloads)]),
+        rows(world, (&DYNAMIC, &PLAIN), &[("dynamic servers, HAProxy reloaded in each rollout", reloads)]),
+        rows(world, (&PAIR, &PLAIN), &[("one of two HAProxy stopped in each rollout", one_of_two_stopped)]),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     let table = print(&rows);
     std::fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join("zero-loss.md"), &table).expect("the folder is ours");
     eprintln!("\n{table}");
-    let lost = |of: fn(&Row) -> &Option<Tally>| move |row: &Row| of(row).as_ref().is_some_and(|tally| tally.failures > 0);
     // A reload loses dynamic servers, which the operators' page warns of.
-    let kept: Vec<&str> =
-        rows.iter().filter(|row| !row.what.starts_with("dynamic")).filter(|row| lost(|row| &row.with)(row)).map(|row| &*row.what).collect();
-    assert_eq!(kept, [] as [&str; 0], "requests were lost with Lockstep");
-    assert!(rows.iter().any(lost(|row| &row.without)), "nothing was lost without Lockstep, so the load proves nothing");
+    let kept = |row: &&Row| !row.what.starts_with("dynamic");
+    let lost: Vec<&str> = rows.iter().filter(kept).filter(|row| row.with.failures > 0).map(|row| row.what).collect();
+    assert_eq!(lost, [] as [&str; 0], "requests were lost with Lockstep");
+    assert!(rows.iter().any(|row| row.without.failures > 0), "nothing was lost without Lockstep, so the load proves nothing");
 }
 
-/// What happens every day, with Lockstep and with a loop that follows the cluster.
-fn ordinary(world: &World) -> Vec<Row> {
-    let phases: [(&str, Phase); 3] = [
-        ("rollouts", |steady| (0..rollouts()).for_each(|_| steady.roll())),
-        ("pods deleted", |steady| steady.delete_pods(rollouts())),
-        ("scaled up and down", |steady| {
-            for _ in 0..rollouts().div_ceil(3) {
-                steady.scale(PODS + 3);
-                steady.scale(2);
-                steady.scale(PODS);
-            }
-        }),
-    ];
-    let with = Steady::start(world, &DYNAMIC, PODS);
-    let with_tallies: Vec<Tally> = phases.iter().map(|(_, phase)| with.under_load(phase)).collect();
-    with.end();
-    let without_tallies: Vec<Tally> = follow::beside(world, &PLAIN, || {
-        let without = Steady::start(world, &PLAIN, PODS);
-        let tallies = phases.iter().map(|(_, phase)| without.under_load(phase)).collect();
-        without.end();
+/// What is done under load, with Lockstep and with a loop that follows the cluster.
+fn rows(world: &World, (with, without): (&'static Backend, &'static Backend), phases: &[(&'static str, Phase)]) -> Vec<Row> {
+    let all = |steady: Steady<'_>| {
+        let tallies: Vec<Tally> = phases.iter().map(|(_, phase)| steady.under_load(phase)).collect();
+        steady.end();
         tallies
-    });
-    let tallies = with_tallies.into_iter().zip(without_tallies);
-    phases
-        .iter()
-        .zip(tallies)
-        .map(|((what, _), (with, without))| Row { what: (*what).to_owned(), with: Some(with), without: Some(without) })
-        .collect()
+    };
+    let with = all(Steady::start(world, with, PODS, None));
+    let without = follow::beside(world, without, |follower| all(Steady::start(world, without, PODS, Some(follower))));
+    let rows = phases.iter().zip(with.into_iter().zip(without));
+    rows.map(|((what, _), (with, without))| Row { what, with, without }).collect()
 }
 
-fn leaders_killed(world: &World) -> Row {
-    let steady = Steady::start(world, &DYNAMIC, PODS);
-    let with = steady.under_load(|steady| {
-        for _ in 0..rollouts() {
+fn rollouts(steady: &Steady<'_>) {
+    (0..count()).for_each(|_| steady.roll());
+}
+
+fn deletions(steady: &Steady<'_>) {
+    steady.delete_pods(count());
+}
+
+fn scaling(steady: &Steady<'_>) {
+    for _ in 0..count().div_ceil(3) {
+        steady.scale(PODS + 3);
+        steady.scale(2);
+        steady.scale(PODS);
+    }
+}
+
+fn leaders_killed(steady: &Steady<'_>) {
+    let world = steady.world;
+    for _ in 0..count() {
+        let Some(follower) = steady.follower else {
             steady.roll_while(|| {
                 let leader = leader(world);
                 kill(world, &leader);
@@ -116,45 +118,41 @@ fn leaders_killed(world: &World) -> Row {
                 world.cluster.kubectl(&["delete", "pod", "--namespace", NAMESPACE, &leader, "--force", "--grace-period=0"]);
             });
             world.cluster.kubectl(&["rollout", "status", "deployment/lockstep", "--namespace", NAMESPACE, "--timeout", "120s"]);
-        }
-    });
-    steady.end();
-    Row { what: "leader killed in each rollout".to_owned(), with: Some(with), without: None }
+            continue;
+        };
+        steady.roll_while(|| follower.lose_leader());
+    }
 }
 
-fn reloaded(world: &World, backend: &'static Backend, what: &str) -> Row {
-    let steady = Steady::start(world, backend, PODS);
-    let with = steady.under_load(|steady| {
-        for _ in 0..rollouts() {
-            steady.roll_while(|| world.outside.first().reload());
-        }
-    });
-    steady.end();
-    Row { what: what.to_owned(), with: Some(with), without: None }
+fn reloads(steady: &Steady<'_>) {
+    for _ in 0..count() {
+        steady.roll_while(|| steady.world.outside.first().reload());
+    }
 }
 
-fn one_of_two_stopped(world: &World) -> Row {
-    let steady = Steady::start(world, &PAIR, PODS);
-    let with = steady.under_load(|steady| {
-        for _ in 0..rollouts() {
-            steady.roll_while(|| world.outside.second().stop());
-            world.outside.second().resume();
-        }
-    });
-    steady.end();
-    Row { what: "one of two HAProxy stopped in each rollout".to_owned(), with: Some(with), without: None }
+/// A pod is deleted while the other is away and counts still.
+fn one_of_two_stopped(steady: &Steady<'_>) {
+    for _ in 0..count() {
+        steady.roll_while(|| {
+            steady.world.outside.second().stop();
+            steady.delete_pod();
+        });
+        steady.world.outside.second().resume();
+    }
 }
 
 /// A workload behind a balancer.
 struct Steady<'w> {
     world: &'w World,
     backend: &'static Backend,
+    /// The loop, where Lockstep has nothing to do with it.
+    follower: Option<&'w Follower>,
 }
 
 impl<'w> Steady<'w> {
-    fn start(world: &'w World, backend: &'static Backend, pods: usize) -> Self {
+    fn start(world: &'w World, backend: &'static Backend, pods: usize, follower: Option<&'w Follower>) -> Self {
         world.cluster.apply(&[deployment(backend.name, pods), service(backend.name)]);
-        let steady = Self { world, backend };
+        let steady = Self { world, backend, follower };
         steady.await_pods(pods);
         steady
     }
@@ -185,10 +183,15 @@ impl<'w> Steady<'w> {
 
     fn delete_pods(&self, count: usize) {
         for _ in 0..count {
-            let pods = living(self.world, self.backend.name);
-            self.kubectl(&["delete", "pod", name(&pods[0]), "--wait=false"]);
-            self.await_pods(pods.len());
+            let pods = living(self.world, self.backend.name).len();
+            self.delete_pod();
+            self.await_pods(pods);
         }
+    }
+
+    fn delete_pod(&self) {
+        let pods = living(self.world, self.backend.name);
+        self.kubectl(&["delete", "pod", name(&pods[0]), "--wait=false"]);
     }
 
     fn scale(&self, pods: usize) {
@@ -219,22 +222,19 @@ impl<'w> Steady<'w> {
 }
 
 /// Rollouts of each kind: `ROLLOUTS` in the environment, for a quick look.
-fn rollouts() -> usize {
+fn count() -> usize {
     std::env::var("ROLLOUTS").ok().and_then(|text| text.parse().ok()).unwrap_or(ROLLOUTS)
 }
 
 fn print(rows: &[Row]) -> String {
-    let cells = |tally: &Option<Tally>| match tally {
-        Some(tally) => format!("{} | {} | {} ms", tally.requests, tally.failures, tally.slowest.as_millis()),
-        None => "– | – | –".to_owned(),
-    };
-    let mut table = format!("{} of each, {PODS} pods\n\n", rollouts());
+    let cells = |tally: &Tally| format!("{} | {} | {} ms", tally.requests, tally.failures, tally.slowest.as_millis());
+    let mut table = format!("{} of each, {PODS} pods\n\n", count());
     table +=
         "| | with: requests | failed | slowest | without: requests | failed | slowest |\n| --- | --- | --- | --- | --- | --- | --- |\n";
     for row in rows {
         let _ = writeln!(table, "| {} | {} | {} |", row.what, cells(&row.with), cells(&row.without));
     }
-    for tally in rows.iter().filter_map(|row| row.with.as_ref()).filter(|tally| tally.failures > 0) {
+    for tally in rows.iter().map(|row| &row.with).filter(|tally| tally.failures > 0) {
         let _ = writeln!(table, "\nlost with Lockstep: {:?}", tally.words);
     }
     table
