@@ -195,6 +195,9 @@ pub struct ServeArgs {
     /// Folder with credential files that the configuration names.
     #[arg(long, env = "LOCKSTEP_CREDENTIALS", default_value = "/etc/lockstep/credentials", value_name = "DIR")]
     pub credentials: PathBuf,
+    /// Collector of OpenTelemetry traces, by OTLP over HTTP: the registration and deregistration of each pod are told there. Without it nothing is.
+    #[arg(long, env = "LOCKSTEP_TRACES", value_name = "URL", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub traces: Option<String>,
     /// Logging.
     #[command(flatten)]
     pub log: LogArgs,

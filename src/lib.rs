@@ -16,7 +16,7 @@
 //! To find a behaviour ask: which lane, which box.
 //! The pure boxes ([`admission`], [`registration`], [`target`], [`config`]) hold every decision. They have no async, no client,
 //! no clock, no randomness and no logging; time is an argument. The shell ([`server`], [`certificates`], [`probes`],
-//! [`mod@reconcile`], [`registry`], [`lease`], [`runtime`]) does I/O and decides nothing.
+//! [`mod@reconcile`], [`registry`], [`lease`], [`traces`], [`runtime`]) does I/O and decides nothing.
 //!
 //! # Where state lives
 //!
@@ -59,4 +59,5 @@ pub mod server;
 pub mod target;
 pub mod telemetry;
 pub mod text;
+pub mod traces;
 pub mod yaml;

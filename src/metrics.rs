@@ -11,7 +11,10 @@ pub mod delays;
 pub mod pods;
 pub mod reconcile;
 
+use std::sync::atomic::AtomicU64;
+
 use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::{MetricType, TypedMetric};
@@ -20,7 +23,7 @@ use prometheus_client::registry::{Metric, Registry};
 use admission::AdmissionMetrics;
 use delays::DelayMetrics;
 use pods::PodMetrics;
-use reconcile::ReconcileMetrics;
+use reconcile::{OutcomeLabel, ReconcileMetrics};
 
 /// The metrics of one process.
 #[derive(Debug)]
@@ -39,6 +42,8 @@ pub struct Metrics {
     pub certificate_expiry: Gauge,
     /// Rights that were missing at the start.
     pub missing_rights: Gauge,
+    /// Spans of traces, by what became of them; none where nobody collects.
+    pub traced: Family<OutcomeLabel, Counter<u64, AtomicU64>>,
     catalog: Catalog,
 }
 
@@ -78,6 +83,7 @@ impl Metrics {
                 Gauge::default(),
             ),
             missing_rights: catalog.add("lockstep_missing_rights", "Rights that were missing when this replica started", Gauge::default()),
+            traced: catalog.add("lockstep_trace_spans", "Spans of traces: sent, refused by the collector, or dropped", Family::default()),
             catalog,
         }
     }

@@ -42,6 +42,7 @@ use crate::lease::{self, Tenure};
 use crate::metrics::Metrics;
 use crate::names;
 use crate::registry::Registry;
+use crate::traces::Traces;
 
 /// Opens the registries that a configuration names.
 pub trait Drivers: Send + Sync + 'static {
@@ -75,12 +76,14 @@ pub struct Options {
     pub namespace: Arc<str>,
     /// Turns true once pods, nodes, namespaces and configuration are known.
     pub filled: Arc<AtomicBool>,
+    /// Where the handshakes of single pods are told.
+    pub traces: Traces,
 }
 
 impl Options {
     /// The usual settings of the replica of that name.
     pub fn new(identity: impl Into<String>) -> Self {
-        Self { identity: identity.into(), namespace: names::OWN_NAMESPACE.into(), filled: Arc::default() }
+        Self { identity: identity.into(), namespace: names::OWN_NAMESPACE.into(), filled: Arc::default(), traces: Traces::default() }
     }
 }
 

@@ -42,6 +42,8 @@ use crate::server::validate::Ours;
 use crate::server::webhook::{self, Webhook};
 use crate::server::{Limits, Server, Transport};
 use crate::telemetry;
+use crate::traces::Traces;
+use crate::traces::exporter::{DROPPED, Exporter, Exporting};
 
 use tasks::Tasks;
 
@@ -64,7 +66,8 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     parts.start_snapshot(&args, configuration, delays, &mut tasks);
     let callers = start_callers(&args, &mut tasks).await?;
     let webhook = tokio::spawn(parts.webhook(&args, callers).await?.run(stopped(work_stopped.clone())));
-    let reconciler = tokio::spawn(parts.reconciler(&args, stopped(work_stopped)));
+    let (traces, exporter) = parts.start_traces(&args)?;
+    let reconciler = tokio::spawn(parts.reconciler(&args, traces, stopped(work_stopped)));
     tracing::info!("started");
 
     // Run.
@@ -91,6 +94,7 @@ pub async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         tracing::warn!("the reconciler did not stop in time; its Lease runs out by itself");
     }
     tasks.end().await;
+    exporter.finish().await;
     stop_probes.send_replace(true);
     let _ = probes.await;
     tracing::info!("stopped");
@@ -219,9 +223,22 @@ impl Parts {
         Ok(Server { listener, transport, router, limits: Limits::default(), open: self.metrics.connections.clone() })
     }
 
-    fn reconciler(&self, args: &ServeArgs, stop: impl Future<Output = ()> + Send + 'static) -> impl Future<Output = ()> + Send + 'static {
-        let options =
-            Options { identity: args.identity.clone(), namespace: args.namespace.as_str().into(), filled: self.readiness.caches.clone() };
+    /// Where handshakes are told, and who sends them on.
+    fn start_traces(&self, args: &ServeArgs) -> anyhow::Result<(Traces, Exporting)> {
+        let Some(collector) = &args.traces else { return Ok((Traces::default(), Exporting::default())) };
+        let exporter = Exporter::new(collector, &args.identity, self.metrics.traced.clone())?;
+        let (traces, spans) = Traces::open(self.metrics.traced.get_or_create(&DROPPED).clone());
+        Ok((traces, exporter.start(spans)))
+    }
+
+    fn reconciler(
+        &self,
+        args: &ServeArgs,
+        traces: Traces,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let (identity, namespace) = (args.identity.clone(), args.namespace.as_str().into());
+        let options = Options { identity, namespace, filled: self.readiness.caches.clone(), traces };
         reconcile::run(self.cluster.clone(), self.opener.clone(), self.clock.clone(), options, self.metrics.clone(), stop)
     }
 }

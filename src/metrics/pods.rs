@@ -28,8 +28,10 @@ pub struct PodMetrics {
 /// The handshakes that one write ends, each with the time since which it goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
-    registration: Option<jiff::Timestamp>,
-    deregistration: Option<jiff::Timestamp>,
+    /// Since when the pod waited at its gate, and why it opens.
+    pub registration: Option<(jiff::Timestamp, Reason)>,
+    /// When the pod's end was asked for, and why it is let go.
+    pub deregistration: Option<(jiff::Timestamp, Reason)>,
 }
 
 /// What a pod waits at.
@@ -90,8 +92,9 @@ impl PodMetrics {
 
     /// A write that ends these handshakes has been answered.
     pub fn written(&self, ends: Ends, at: jiff::Timestamp) {
-        for (since, duration) in [(ends.registration, &self.registration), (ends.deregistration, &self.deregistration)] {
-            if let Some(since) = since {
+        let acknowledged = ends.registration.filter(|(_, reason)| *reason == Reason::Registered);
+        for (ended, duration) in [(acknowledged, &self.registration), (ends.deregistration, &self.deregistration)] {
+            if let Some((since, _)) = ended {
                 duration.observe(at.duration_since(since).as_secs_f64().max(0.0));
             }
         }
@@ -105,13 +108,11 @@ impl PodMetrics {
 }
 
 impl Ends {
-    /// What a write to `pod` will end, which tells that everything is `acknowledged`, or that the pod is `released`. It is asked for before
-    /// the write goes out: a watch may show its result before its answer is there.
-    pub fn of(pod: &PodView, acknowledged: bool, released: bool) -> Self {
-        Self {
-            registration: waits_at_gate(pod).filter(|_| acknowledged),
-            deregistration: pod.deletion.filter(|_| released && pod.finalizer).and_then(Deletion::requested),
-        }
+    /// What a write to `pod` will end, with the reasons for which it opens the gate and lets the pod go, where it does. It is asked for
+    /// before the write goes out: a watch may show its result before its answer is there.
+    pub fn of(pod: &PodView, opened: Option<Reason>, released: Option<Reason>) -> Self {
+        let deleted = pod.deletion.filter(|_| pod.finalizer).and_then(Deletion::requested);
+        Self { registration: waits_at_gate(pod).zip(opened), deregistration: deleted.zip(released) }
     }
 }
 
@@ -178,12 +179,12 @@ mod tests {
         let metrics = Metrics::new();
         let waiting = PodView { containers_ready: condition(true, "", 100), gate: None, gated: true, deletion: None, ..example_pod() };
         let open = PodView { gate: condition(true, "Registered", 107), ..waiting.clone() };
-        metrics.pods.written(Ends::of(&waiting, true, false), at(107));
-        metrics.pods.written(Ends::of(&open, true, false), at(200));
+        metrics.pods.written(Ends::of(&waiting, Some(Reason::Registered), None), at(107));
+        metrics.pods.written(Ends::of(&open, Some(Reason::Registered), None), at(200));
         let deletion = Some(Deletion { at: at(330), grace_seconds: 30 });
         let ending = PodView { deletion, finalizer: true, ..open };
-        metrics.pods.written(Ends::of(&ending, false, true), at(340));
-        metrics.pods.written(Ends::of(&ending, false, false), at(350));
+        metrics.pods.written(Ends::of(&ending, None, Some(Reason::Deregistered)), at(340));
+        metrics.pods.written(Ends::of(&ending, None, None), at(350));
         let text = metrics.encode();
         for line in ["registration_duration_seconds_sum 7.0", "registration_duration_seconds_count 1"] {
             assert!(text.contains(&format!("lockstep_{line}\n")), "{text}");

@@ -17,12 +17,14 @@ use super::Drivers;
 use super::actor::Actor;
 use super::clock::{Clock, Instant};
 use super::cluster::{ApiError, Cluster};
+use super::execute::way;
 use super::input::Input;
 use super::limits::Request;
 use super::service::{Applied, Due, Seq, Service};
 use crate::metrics::reconcile::{CallLabels, RegistryLabel};
 use crate::registry::{CALL_TIMEOUT, CallError, ChangeError, Listing, Registry as _, Wait};
 use crate::target::{PodKey, PodUid, ServiceId};
+use crate::traces::Way;
 
 /// A service is read once in this time, give or take.
 const AUDIT: Duration = Duration::from_secs(60);
@@ -153,6 +155,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         client.limiter.take(Request::Change, now);
         term.calls += 1;
         let (number, service, clock, tenure) = (term.number, id.clone(), self.clock.clone(), self.tenure.clone());
+        let pods = &self.pods;
+        let leaving = |uid: &PodUid| pods.get(uid).is_none_or(|entry| way(&entry.view) == Way::Out);
+        let traced = self.options.traces.batch(id, &changes, self.clock.wall(), leaving);
         let seconds = self.metrics.reconcile.call_seconds(&id.registry, "apply");
         self.post(async move {
             let answer = if tenure.holds(clock.now()) {
@@ -161,6 +166,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             } else {
                 None
             };
+            if let (Some(traced), Some(answer)) = (traced, &answer) {
+                traced.answered(answer, clock.wall());
+            }
             Input::Applied { term: number, service, answer }
         });
         true

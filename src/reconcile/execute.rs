@@ -21,6 +21,7 @@ use crate::registration::claim;
 use crate::registration::plan::{ConditionChange, Patch, Plan, Step, Urgency};
 use crate::registration::{Reason, life};
 use crate::target::{PodUid, ServiceId};
+use crate::traces::{Part, Span, Way};
 
 /// Writes to pods that are on their way at a time: enough for a storm, not enough to hurt an API server.
 const WRITES: usize = 64;
@@ -102,6 +103,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                 entry.dropping.clear();
                 entry.unwatched = entry.unwatched.filter(|_| !pod.is_labelled());
                 self.metrics.pods.written(ends, self.clock.wall());
+                self.trace_ends(uid, ends);
                 self.bring(pod);
                 if let Some(notice) = tell {
                     self.notice(uid, notice);
@@ -232,8 +234,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             self.metrics.reconcile.exceptions.get_or_create(&ReasonLabel { reason: exception.as_str() }).inc();
         }
         tracing::trace!(elapsed_ms = now.0.as_millis(), pod = %entry.view.key, uid = %uid, patch = ?patch, "a pod is written");
-        let acknowledged = patch.gate.as_ref().is_some_and(|gate| gate.status && gate.reason == Reason::Registered);
-        let ends = Ends::of(&entry.view, acknowledged, patch.release);
+        let opened = patch.gate.as_ref().filter(|gate| gate.status).map(|gate| gate.reason);
+        let ends = Ends::of(&entry.view, opened, entry.reason.filter(|_| patch.release));
         let (key, body, number) = (entry.view.key.clone(), body(&entry.view, patch), term.number);
         let (cluster, clock, tenure, uid) = (self.cluster.clone(), self.clock.clone(), self.tenure.clone(), uid.clone());
         self.post(async move {
@@ -275,10 +277,27 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         if entry.reason == Some(reason) {
             return;
         }
-        entry.reason = Some(reason);
+        let before = entry.reason.replace(reason);
+        if self.options.traces.is_on() {
+            let now = self.clock.wall();
+            let entered = entry.entered.replace((now, way(&entry.view)));
+            // Whoever is registered waits for nothing.
+            if let (Some(state), Some((since, way))) = (before.filter(|state| *state != Reason::Registered), entered) {
+                self.options.traces.tell(|| Span::of(uid, &entry.view.key, way, Part::State(state), since, now));
+            }
+        }
         let key = &entry.view.key;
         tracing::info!(namespace = %key.namespace, pod = %key.name, uid = %uid, reason = reason.as_str(), "a pod has another state");
         self.metrics.reconcile.transitions.get_or_create(&ReasonLabel { reason: reason.as_str() }).inc();
+    }
+
+    fn trace_ends(&self, uid: &PodUid, ends: Ends) {
+        let Some(entry) = self.pods.get(uid).filter(|_| self.options.traces.is_on()) else { return };
+        for (way, ended) in [(Way::In, ends.registration), (Way::Out, ends.deregistration)] {
+            if let Some((since, reason)) = ended {
+                self.options.traces.tell(|| Span::of(uid, &entry.view.key, way, Part::Whole(reason), since, self.clock.wall()));
+            }
+        }
     }
 
     fn note_wake(&mut self, uid: &PodUid, wake: Option<jiff::Timestamp>) {
@@ -302,6 +321,11 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let bindings = self.settings.current.iter().flat_map(|current| &current.bindings);
         bindings.filter(|binding| binding.service == *service).map(|binding| binding.weight).next().unwrap_or(100)
     }
+}
+
+/// The handshake that a pod is in.
+pub(super) fn way(pod: &PodView) -> Way {
+    if pod.deletion.is_some() { Way::Out } else { Way::In }
 }
 
 /// The patch as the API server gets it.

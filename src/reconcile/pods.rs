@@ -19,6 +19,7 @@ use crate::registration::claim::Claim;
 use crate::registration::observe::{Memory, Told, claims_of};
 use crate::registration::plan::Notice;
 use crate::target::{PodKey, PodUid, ServiceId};
+use crate::traces::Way;
 
 /// How long the UID of a pod that is gone is remembered: longer than any event is late.
 const GRAVE_TIME: Duration = Duration::from_secs(600);
@@ -86,6 +87,8 @@ pub struct Entry {
     pub conflicted: bool,
     /// What the last plan was for.
     pub reason: Option<Reason>,
+    /// Since when it was that, and in which handshake; only where handshakes are traced.
+    pub entered: Option<(jiff::Timestamp, Way)>,
     /// Services it waits for.
     pub waits: Vec<ServiceId>,
     /// Services and addresses it has a book of.
@@ -300,6 +303,7 @@ impl Entry {
             doubtful: false,
             conflicted: false,
             reason: None,
+            entered: None,
             waits: Vec::new(),
             booked: Vec::new(),
             writing: Vec::new(),
@@ -322,6 +326,7 @@ impl Entry {
         self.backoff.succeed();
         self.doubtful = false;
         self.reason = None;
+        self.entered = None;
         self.waits.clear();
         self.booked.clear();
         self.writing.clear();

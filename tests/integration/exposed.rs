@@ -48,6 +48,7 @@ pub(crate) fn metrics() -> Metrics {
     metrics.pods.stand(Reason::Registered, 2);
     Holder::ALL.into_iter().for_each(|holder| metrics.pods.waits(holder, Some(at)));
 
+    metrics.traced.get_or_create(&OutcomeLabel { outcome: "sent" }).inc();
     let shown = &metrics.reconcile;
     shown.in_force("text");
     shown.heard("pods", at);

@@ -48,3 +48,4 @@ mod server;
 mod small_cluster;
 mod stand_in;
 mod tidy;
+mod traces;
