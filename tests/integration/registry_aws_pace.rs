@@ -59,10 +59,15 @@ impl Drivers for Shared {
 
 impl Ground {
     async fn start() -> Self {
+        Self::with_binding(0, "").await
+    }
+
+    /// One of whose bindings says more.
+    async fn with_binding(place: usize, more: &str) -> Self {
         let simulator = Simulator::start().await;
         simulator.model().quotas = true;
         let arns: Vec<_> = (0..GROUPS).map(|n| simulator.model().add(&format!("web-{n:02}"), Group::default())).collect();
-        let bindings: String = arns.iter().enumerate().map(|(n, arn)| binding(n, arn)).collect();
+        let bindings: String = arns.iter().enumerate().map(|(n, arn)| binding(n, arn, if n == place { more } else { "" })).collect();
         let text = format!(
             "apiVersion: lockstep.dev/v1alpha1\nkind: Configuration\ncluster: here\n\
              registries: [{{name: edge, aws: {{region: eu-west-1, endpoint: '{}'}}}}]\nbindings:\n{bindings}",
@@ -142,9 +147,9 @@ fn seconds(count: f64) -> Duration {
     Duration::from_secs_f64(count)
 }
 
-fn binding(n: usize, arn: &str) -> String {
+fn binding(n: usize, arn: &str, more: &str) -> String {
     format!(
-        "- {{name: b{n}, namespaces: ['*'], podSelector: {{matchLabels: {{app: a{n}}}}}, registry: edge, service: '{arn}', port: 80}}\n"
+        "- {{name: b{n}, namespaces: ['*'], podSelector: {{matchLabels: {{app: a{n}}}}}, registry: edge, service: '{arn}', port: 80{more}}}\n"
     )
 }
 
@@ -221,8 +226,8 @@ async fn a_missing_group_keeps_no_other_from_being_known() {
     let missing = ground.configuration.bindings[7].service.clone();
     ground.simulator.model().groups.remove(&*missing.service);
     let known = ground.replica(Shared(ground.driver()));
-    // A refused question is halved until it is answered, and so is the next: 5 + 4 + 3 + 2 + 1 at the most; the missing one is retried too.
-    const MORE: usize = 15 + 3;
+    // Each time a page is refused one group is asked about alone, and the missing one is in half a page then; it is retried too.
+    const MORE: usize = 2 * 5 + 3;
     let expected = seconds((CALLS + MORE as f64) / QUESTIONS_PER_SECOND);
     let others = |ground: &Ground| {
         let (known, now) = (known.borrow(), ground.clock.now());
@@ -232,6 +237,27 @@ async fn a_missing_group_keeps_no_other_from_being_known() {
     assert_eq!(known.borrow().answer(&missing, ground.clock.now()), None);
     let calls = ground.calls();
     assert!(calls["DescribeTargetGroups"] <= 3 + MORE, "{calls:?}");
+}
+
+/// As on a replica that does not lead, where the drain delay of the group is fixed.
+#[tokio::test(start_paused = true)]
+async fn a_missing_group_that_nobody_asks_about_is_soon_left_out_of_questions() {
+    const PLACE: usize = 7;
+    let ground = Ground::with_binding(PLACE, ", drain: {fixed: 30s}").await;
+    let missing = ground.configuration.bindings[PLACE].service.clone();
+    ground.simulator.model().groups.remove(&*missing.service);
+    let known = ground.replica(Shared(ground.driver()));
+    let others = |ground: &Ground| {
+        let (known, now) = (known.borrow(), ground.clock.now());
+        ground.services().filter(|service| **service != missing).all(|service| known.answer(service, now).is_some())
+    };
+    ground.until("the others are known", 60 * SECOND, others).await;
+    let first = ground.calls()["DescribeTargetGroups"];
+    // Each time the page with it is refused it goes into one of half the size, and one group is asked about alone.
+    assert!(first <= 3 + 2 * 5, "{first}");
+    ground.clock.sleep_until(ground.clock.now().after(50 * 60 * SECOND)).await;
+    let later = ground.calls()["DescribeTargetGroups"] - first;
+    assert!(later <= 10 * 4, "three pages each five minutes, and one more where they come late: {later}");
 }
 
 #[tokio::test(start_paused = true)]

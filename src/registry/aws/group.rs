@@ -59,16 +59,9 @@ struct Told<T> {
     /// The last answer, and when it came.
     answer: Option<(T, Instant)>,
     /// Why there was none since.
-    failure: Option<(CallError, Fault, Instant)>,
-}
-
-/// What a question failed for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
-    /// The whole call: another one may be answered.
-    Call,
-    /// This one group.
-    Group,
+    failure: Option<(CallError, Instant)>,
+    /// The most groups, this one included, that one call may ask about: fewer where it may be for this one that a call was refused.
+    company: usize,
 }
 
 impl Group {
@@ -133,7 +126,7 @@ impl Owner {
 
 impl<T> Default for Fact<T> {
     fn default() -> Self {
-        Self(Mutex::new(Told { answer: None, failure: None }))
+        Self(Mutex::new(Told { answer: None, failure: None, company: usize::MAX }))
     }
 }
 
@@ -152,33 +145,38 @@ impl<T: Clone> Fact<T> {
     pub(super) fn is_due(&self) -> bool {
         let told = self.told();
         let fresh = told.answer.as_ref().is_some_and(|(_, at)| at.elapsed() < FRESH);
-        let tried = told.answer.is_some() && told.failure.as_ref().is_some_and(|(.., at)| at.elapsed() < RETRY);
+        let tried = told.answer.is_some() && told.failure.as_ref().is_some_and(|(_, at)| at.elapsed() < RETRY);
         !fresh && !tried
     }
 
     /// Why there was no answer to the last question.
     pub(super) fn failure(&self) -> Option<CallError> {
-        self.told().failure.as_ref().map(|(error, ..)| error.clone())
+        self.told().failure.as_ref().map(|(error, _)| error.clone())
     }
 
     /// The same, where that was told after `came`.
     pub(super) fn failure_since(&self, came: Instant) -> Option<CallError> {
-        self.told().failure.as_ref().filter(|(.., at)| *at > came).map(|(error, ..)| error.clone())
+        self.told().failure.as_ref().filter(|(_, at)| *at > came).map(|(error, _)| error.clone())
     }
 
-    /// Whether there was none because of the group itself.
-    pub(super) fn is_at_fault(&self) -> bool {
-        matches!(self.told().failure, Some((_, Fault::Group, _)))
+    /// The most groups, this one included, that one call may ask about.
+    pub(super) fn company(&self) -> usize {
+        self.told().company
     }
 
     /// AWS answered.
     pub(super) fn learn(&self, answer: T) {
-        *self.told() = Told { answer: Some((answer, Instant::now())), failure: None };
+        *self.told() = Told { answer: Some((answer, Instant::now())), failure: None, company: usize::MAX };
     }
 
     /// It did not.
-    pub(super) fn fail(&self, error: CallError, fault: Fault) {
-        self.told().failure = Some((error, fault, Instant::now()));
+    pub(super) fn fail(&self, error: CallError) {
+        self.told().failure = Some((error, Instant::now()));
+    }
+
+    /// A call about `asked` groups was refused for one of them, and this was among them.
+    pub(super) fn doubt(&self, asked: usize) {
+        self.told().company = (asked / 2).max(1);
     }
 
     fn told(&self) -> MutexGuard<'_, Told<T>> {
@@ -234,15 +232,27 @@ mod tests {
         let fact = Fact::default();
         let error = || CallError::Throttled("slowly".into());
         assert!(fact.is_due());
-        fact.fail(error(), Fault::Call);
+        fact.fail(error());
         assert!(fact.is_due(), "nothing is known, so whoever needs it asks");
         fact.learn(1);
         assert_eq!((fact.is_due(), fact.failure()), (false, None));
         tokio::time::advance(FRESH).await;
         assert!(fact.is_due());
-        fact.fail(error(), Fault::Call);
+        fact.fail(error());
         assert_eq!((fact.is_due(), fact.answer()), (false, Some(1)), "what was known still counts");
         tokio::time::advance(RETRY).await;
         assert!(fact.is_due());
+    }
+
+    #[test]
+    fn one_that_may_be_at_fault_is_asked_about_with_fewer_until_it_is_answered_for() {
+        let fact = Fact::default();
+        assert_eq!(fact.company(), usize::MAX);
+        for (asked, left) in [(20, 10), (5, 2), (2, 1), (1, 1)] {
+            fact.doubt(asked);
+            assert_eq!(fact.company(), left);
+        }
+        fact.learn(());
+        assert_eq!(fact.company(), usize::MAX);
     }
 }

@@ -4,7 +4,7 @@
 //! Who asks at the same time waits, and finds that it was told.
 //!
 //! Invariant: all questions of one driver stay within [`QUESTIONS`], whoever asks: reads, changes, drain delays.
-//! Invariant: one group that is missing or refused keeps no other from being known.
+//! Invariant: one group that is missing or refused keeps no other from being known, and costs a question one call more at the most.
 //! Absent on purpose: keeping drain delays, and asking them again (`delays`).
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 use super::api::Api;
 use super::budget::Budget;
 use super::failure::Failure;
-use super::group::{Fact, Fault, Group, Kind, Owner};
+use super::group::{Fact, Group, Kind, Owner};
 use crate::config::{Mode, TargetGroup};
 use crate::registry::{CallError, Rate};
 
@@ -163,12 +163,17 @@ impl Groups {
                     self.told::<Q>(&page, &answers);
                     return Ok(());
                 }
-                // The one in question stays in.
-                Err(failure) if page.len() > 1 && failure.names_one() => page.truncate(page.len() / 2),
+                // Which one it was the next questions find out. This one is owed an answer, and costs no third call.
+                Err(failure) if failure.names_one() && page.len() > 1 => {
+                    page.iter().for_each(|arn| Q::fact(&self.group(arn)).doubt(page.len()));
+                    page.truncate(1);
+                }
                 Err(failure) => {
-                    let fault = if failure.names_one() { Fault::Group } else { Fault::Call };
+                    if failure.names_one() {
+                        fact.doubt(1);
+                    }
                     let error = failure.call();
-                    page.iter().for_each(|arn| Q::fact(&self.group(arn)).fail(error.clone(), fault));
+                    page.iter().for_each(|arn| Q::fact(&self.group(arn)).fail(error.clone()));
                     tracing::debug!(service = arn, %error, "target groups could not be looked at; what was known counts");
                     return Err(error);
                 }
@@ -181,23 +186,31 @@ impl Groups {
             let group = self.group(arn);
             match answers.get(arn) {
                 Some(answer) => Q::fact(&group).learn(answer.clone()),
-                None => Q::fact(&group).fail(CallError::ServiceMissing(arn.to_string()), Fault::Group),
+                None => Q::fact(&group).fail(CallError::ServiceMissing(arn.to_string())),
             }
         }
     }
 
-    /// The group in question, and with it those that are due, the longest unknown first.
+    /// The group in question, and with it those that are due, the longest unknown first. One that may be missing has few beside it, since the
+    /// question about all of them is refused then.
     fn page<Q: Question>(&self, arn: &str) -> Vec<Arc<str>> {
         let due = |(other, bound): (&Arc<str>, &TargetGroup)| {
             let group = self.group(other);
             let fact = Q::fact(&group);
-            // One that is missing has the question about all the others refused each time.
-            let wanted = **other != *arn && Q::applies(&group, bound.mode) && fact.is_due() && !fact.is_at_fault();
-            wanted.then(|| (fact.answered_at(), other.clone()))
+            let wanted = **other != *arn && Q::applies(&group, bound.mode) && fact.is_due();
+            wanted.then(|| (fact.answered_at(), other.clone(), fact.company()))
         };
         let mut others: Vec<_> = self.bound.load().iter().filter_map(due).collect();
         others.sort();
-        std::iter::once(arn.into()).chain(others.into_iter().map(|(_, other)| other)).take(PAGE).collect()
+        let mut most = Q::fact(&self.group(arn)).company().min(PAGE);
+        let mut page = vec![Arc::from(arn)];
+        for (_, other, company) in others {
+            if page.len() < most.min(company) {
+                most = most.min(company);
+                page.push(other);
+            }
+        }
+        page
     }
 }
 
