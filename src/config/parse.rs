@@ -293,6 +293,8 @@ mod tests {
     #[case::sockets(&format!("{HEAD}registries: [{{name: a, haproxy: {{addresses: [a, \"b:1\", \"b:1\", \"169.254.1.1:1\", \"[fd20:ce::254]:1\"]}}}}]\n"),
         &[("registries[0].haproxy.addresses[0]", "a,", "no port"), ("registries[0].haproxy.addresses[2]", "\"b:1\", \"169", "twice"),
           ("registries[0].haproxy.addresses[3]", "\"169", "link-local"), ("registries[0].haproxy.addresses[4]", "\"[fd20", "Google Cloud")])]
+    #[case::namespace(&format!("{HEAD}registries: [{{name: a, consul: {{address: \"http://a\", namespace: team}}}}]\n"),
+        &[("registries[0].consul.namespace", "namespace", "no known key")])]
     #[case::no_addresses(&format!("{HEAD}registries: [{{name: a, haproxy: {{addresses: []}}}}]\n"),
         &[("registries[0].haproxy.addresses", "[]", "empty")])]
     #[case::nothing_in_a_binding(&with("bindings: [{}]\n"), &[("bindings[0].name", "{}", "missing"),

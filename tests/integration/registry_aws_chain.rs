@@ -14,11 +14,16 @@ use lockstep::reconcile::clock::Clock;
 use lockstep::reconcile::tokio_clock::TokioClock;
 use lockstep::registry::Registry;
 use lockstep::registry::aws::Aws;
+use rstest::rstest;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::elbv2::Simulator;
 use crate::elbv2::model::Group;
 use crate::registry_aws_ground::config;
+use crate::registry_aws_life::Life;
+
+const SECOND: Duration = Duration::from_secs(1);
 
 /// What a process sees that the test runs.
 struct Process {
@@ -47,8 +52,12 @@ impl Process {
 
     /// What came of reading the group.
     async fn run(&self) -> String {
+        self.run_test("in_an_environment_of_its_own").await
+    }
+
+    async fn run_test(&self, name: &str) -> String {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "registry_aws_chain::in_an_environment_of_its_own", "--ignored", "--nocapture"]);
+        command.args(["--exact", &format!("registry_aws_chain::{name}"), "--ignored", "--nocapture"]);
         command.env_clear().env("ELBV2_URL", &self.simulator.url).env("ELBV2_GROUP", &self.arn);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
@@ -74,6 +83,37 @@ async fn in_an_environment_of_its_own() {
         listed = driver.list(&arn, None).await;
     }
     println!("came to: {:?}", listed.map(|listing| listing.targets.len()));
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "another runs it, in an environment of its own"]
+#[expect(clippy::disallowed_methods, reason = "the environment is what this is about")]
+async fn a_life_in_an_environment_of_its_own() {
+    let open = |config: &AwsConfig| Aws::new(config, &Arc::from("edge"), "prod-eu-1").unwrap();
+    let life = Life::with(vec![(Group { delay: 30, ..Group::default() }, "")], open).await;
+    let mut took = Vec::new();
+    for (name, ip) in [("web-1", "10.0.0.1"), ("web-2", "10.0.0.2")] {
+        let begun = Instant::now();
+        life.cluster.run(name, &[ip]);
+        life.cluster.until("the gate opens", |cluster| cluster.is_open(name)).await;
+        took.push(begun.elapsed());
+        // The kubelet writes the file anew.
+        std::fs::write(std::env::var("AWS_WEB_IDENTITY_TOKEN_FILE").unwrap(), "SECOND").unwrap();
+        if std::env::var("REFUSE_FIRST").is_ok() {
+            life.simulator.model().refused_keys.insert("AKIDFIRST".to_owned(), "ExpiredToken");
+        }
+    }
+    life.cluster.delete("web-1");
+    life.cluster.stop("web-1");
+    life.cluster.until("the pod goes", |cluster| cluster.find("web-1").is_none()).await;
+    let keys: Vec<_> = life.simulator.model().keys.iter().cloned().collect();
+    assert_eq!(keys, ["AKIDFIRST", "AKIDSECOND"]);
+    assert!(took[1] < took[0] + Duration::from_secs(6), "the second pod waited longer: {took:?}");
+    let text = life.metrics.encode();
+    let failed = text.lines().filter(|line| line.starts_with("lockstep_registry_calls_total") && !line.contains("outcome=\"ok\""));
+    let failed: u64 = failed.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+    life.end().await;
+    println!("came to: {failed}");
 }
 
 #[tokio::test]
@@ -160,7 +200,30 @@ async fn a_token_of_the_service_account_is_exchanged_and_read_again_when_it_chan
     assert!(asked.iter().all(exchanges), "{asked:?}");
 }
 
-/// An STS that gives credentials to whoever asks, but for one role; they are over in a second, so that each call needs new ones.
+/// A reconciler at work all the time, with one driver.
+#[rstest]
+#[case::sessions_end(SECOND, None, "0")]
+#[case::a_session_is_refused_before_its_end(3600 * SECOND, Some("REFUSE_FIRST"), "1")]
+#[tokio::test]
+async fn no_pod_waits_when_the_session_of_an_old_token_ends(
+    #[case] session: Duration,
+    #[case] refuse: Option<&'static str>,
+    #[case] failed: &str,
+) {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "FIRST").unwrap();
+    let sts = Sts::start_with(session).await;
+    let process = Process::new()
+        .await
+        .with("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/lockstep")
+        .with("AWS_WEB_IDENTITY_TOKEN_FILE", token.to_str().unwrap())
+        .with("AWS_ENDPOINT_URL_STS", &sts.url);
+    let process = refuse.into_iter().fold(process, |process, name| process.with(name, "yes"));
+    assert_eq!(process.run_test("a_life_in_an_environment_of_its_own").await, failed, "calls that failed");
+}
+
+/// An STS that gives credentials to whoever asks, but for one role.
 struct Sts {
     url: String,
     /// The key that a request was signed with, and its form.
@@ -170,7 +233,12 @@ struct Sts {
 type Exchange = (Option<String>, BTreeMap<String, String>);
 
 impl Sts {
+    /// One whose sessions are over in a second, so that each call needs a new one.
     async fn start() -> Self {
+        Self::start_with(SECOND).await
+    }
+
+    async fn start_with(session: Duration) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let asked = Arc::new(Mutex::new(Vec::new()));
@@ -181,7 +249,7 @@ impl Sts {
             let signed = headers.get("authorization").and_then(|value| value.to_str().ok());
             let key = signed.and_then(|text| text.split("Credential=").nth(1)?.split('/').next());
             noted.lock().unwrap().push((key.map(str::to_owned), form.clone()));
-            exchange(&form)
+            exchange(&form, session)
         };
         let router = Router::new().route("/", post(answer));
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -189,13 +257,13 @@ impl Sts {
     }
 }
 
-fn exchange(form: &BTreeMap<String, String>) -> (StatusCode, String) {
+fn exchange(form: &BTreeMap<String, String>, session: Duration) -> (StatusCode, String) {
     if form["RoleArn"].ends_with("/refused") {
         let error = "<Error><Type>Sender</Type><Code>AccessDenied</Code><Message>AccessDenied: not yours</Message></Error>";
         return (StatusCode::FORBIDDEN, format!("<ErrorResponse xmlns=\"{STS}\">{error}<RequestId>1</RequestId></ErrorResponse>"));
     }
     let (action, key) = (&form["Action"], form.get("WebIdentityToken").map_or("ASSUMED", String::as_str));
-    let end = TokioClock::start().wall() + Duration::from_secs(1);
+    let end = TokioClock::start().wall() + session;
     let credentials = format!(
         "<Credentials><AccessKeyId>AKID{key}</AccessKeyId><SecretAccessKey>secret</SecretAccessKey><SessionToken>session</SessionToken>\
          <Expiration>{end}</Expiration></Credentials>"

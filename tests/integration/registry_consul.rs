@@ -277,6 +277,44 @@ async fn a_wait_ends_in_its_time_and_sees_what_comes() {
     assert_eq!(driver.list("web", None).await.unwrap().index, Some(index));
 }
 
+/// Namespaces are Consul Enterprise's: an agent without them refuses a request that names one, so no request of ours does.
+#[tokio::test]
+async fn a_namespace_is_never_named() {
+    let process = Consul::start().await;
+    let (status, refusal) = process.ask(Method::GET, "health/service/web?ns=default", None).await;
+    assert!(status == 400 && refusal.as_str().unwrap().contains("Enterprise"), "{refusal}");
+    let driver = plain(process.address());
+    for operation in [Operation::Register, Operation::Drain, Operation::Deregister] {
+        assert_eq!(tell(&driver, operation, "a").await, Ok(()));
+    }
+    assert_eq!(driver.list("web", None).await.unwrap().targets, []);
+}
+
+/// As Consul Enterprise writes it, from its API reference; ours is known by the same marks as everywhere.
+#[tokio::test]
+async fn an_answer_with_namespaces_is_read_as_one_without() {
+    let place = json!({"Namespace": "team", "Partition": "default", "PeerName": ""});
+    let with = |mut value: serde_json::Value| {
+        value.as_object_mut().unwrap().extend(place.as_object().unwrap().clone());
+        value
+    };
+    let node =
+        |name: &str| json!({"ID": "", "Node": name, "Address": "127.0.0.1", "Datacenter": "dc1", "Partition": "default", "Meta": {}});
+    let id = "lockstep:web:a:10.0.0.1:80";
+    let stamp = json!({"lockstep-cluster": "here", "lockstep-pod": "shop/web-1", "lockstep-uid": "a"});
+    let own = with(json!({"ID": id, "Service": "web", "Address": "10.0.0.1", "Port": 80, "Meta": stamp}));
+    let check = with(json!({"Node": "lockstep-here", "CheckID": id, "Status": "passing", "ServiceID": id, "ServiceName": "web"}));
+    let foreign = with(json!({"ID": "x", "Service": "web", "Address": "10.0.0.2", "Port": 80, "Meta": null}));
+    let body = json!([
+        {"Node": node("lockstep-here"), "Service": own, "Checks": [check]},
+        {"Node": node("other"), "Service": foreign, "Checks": []},
+    ]);
+    let driver = plain(Fixed::with_status(200, EMPTY, &body.to_string()).address);
+    let listing = driver.list("web", None).await.unwrap();
+    assert_eq!(of(&listing, "a").map(|listed| listed.state), Some(TargetState::Active), "{listing:?}");
+    assert_eq!(listing.targets.iter().filter(|listed| listed.stamp.is_none()).count(), 1);
+}
+
 const EMPTY: &str = "X-Consul-Index: 5\r\n";
 
 #[rstest]

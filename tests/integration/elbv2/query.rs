@@ -35,6 +35,11 @@ impl Query {
         self.members("Targets").into_iter().map(|(id, _, zone)| (id, zone)).collect()
     }
 
+    /// The group whose targets it is about.
+    pub(crate) fn group(&self) -> &str {
+        self.value("TargetGroupArn").unwrap_or_default()
+    }
+
     fn value(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
