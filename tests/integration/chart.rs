@@ -51,7 +51,10 @@ const SWITCHES: &[(&str, &[&str])] = &[
         &[],
     ),
     ("priorityClassName=system-cluster-critical,imagePullSecrets[0].name=pull,nodeSelector.disk=ssd,tolerations[0].operator=Exists", &[]),
-    ("credentials={one,two},serviceAccount.annotations.role=arn,log.format=text,traces.collector=http://collector:4318,preStopSeconds=8", &[]),
+    (
+        "credentials={one,two},serviceAccount.annotations.role=arn,log.format=text,traces.collector=http://collector:4318,preStopSeconds=8",
+        &[],
+    ),
     (
         "topologySpreadConstraints[0].topologyKey=rack,topologySpreadConstraints[0].maxSkew=1,topologySpreadConstraints[0].whenUnsatisfiable=DoNotSchedule",
         &[],
