@@ -64,6 +64,11 @@ pub trait Registry: Send + Sync + 'static {
         None
     }
 
+    /// What its own check asks of the targets of `service`, where it has one, can say it, and was asked about the service by now.
+    fn health_check(&self, _service: &str) -> Option<HealthCheck> {
+        None
+    }
+
     /// How many requests it may get; fixed for the life of the value.
     fn pace(&self) -> Pace {
         Pace::default()
@@ -181,6 +186,21 @@ pub struct Stamp {
     pub cluster: Arc<str>,
     /// The pod; empty where the registry keeps no more than that the target is ours.
     pub uid: PodUid,
+}
+
+/// What a registry's own health check asks of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// `http`, `https`, `tcp` or whatever the registry calls it, in small letters.
+    pub protocol: String,
+    /// The port that it asks; `None`: that of the target.
+    pub port: Option<u16>,
+    /// The path that it asks, where there is one.
+    pub path: Option<String>,
+    /// Between two checks.
+    pub interval: Duration,
+    /// So many that pass in a row make a target healthy.
+    pub passes: u32,
 }
 
 /// One operation on one target.

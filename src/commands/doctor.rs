@@ -4,6 +4,7 @@
 //! Invariant: each check is a pure function of what was read before; what could not be read is a note, never a finding.
 //! Absent on purpose: what the health checks of a registry ask.
 
+mod checks;
 mod exec;
 mod facts;
 mod finding;
@@ -29,7 +30,7 @@ pub async fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     }
     let access = access::connect(&args.access).await?;
     let (facts, notes) = reading::read(&access, &args).await?;
-    let checks = [install::check, trial::check, registries::check, pods::check, workloads::check];
+    let checks = [install::check, trial::check, registries::check, pods::check, workloads::check, checks::check];
     let findings = checks.into_iter().flat_map(|check| check(&facts)).collect();
     let all = Findings { notes, findings };
     say(&args.output.map_or_else(|| Ok(finding::for_people(&all)), |output| data(&all, output))?)?;

@@ -6,6 +6,7 @@
 //! Absent on purpose: what the answers mean (`doctor`).
 
 use std::collections::BTreeSet;
+use std::fmt::{self, Display, Formatter};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::args::RegistriesArgs;
 use crate::config::{self, Configuration, DriverConfig};
 use crate::reconcile::Drivers;
 use crate::registry::driver::{Driver, Opener};
-use crate::registry::{CallError, Listed, Registry, in_time};
+use crate::registry::{CallError, HealthCheck, Listed, Registry, in_time};
 use crate::target::ServiceId;
 
 /// Services that are asked about at the same time: as many as aws lets stand in line for their drain delays.
@@ -52,6 +53,27 @@ pub(super) struct Answer {
     /// How long it goes on sending after a deregistration, in whole seconds, rounded up; absent where it does not say.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) drain_delay_seconds: Option<u64>,
+    /// What its own check asks of targets; absent where it does not say.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) health_check: Option<Check>,
+}
+
+/// The health check of a registry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Check {
+    /// `http`, `https`, `tcp` or whatever the registry calls it.
+    pub(super) protocol: String,
+    /// The port that it asks; absent where that is the target's.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) port: Option<u16>,
+    /// The path that it asks.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) path: Option<String>,
+    /// Between two checks.
+    pub(super) interval_seconds: u64,
+    /// So many that pass in a row make a target healthy.
+    pub(super) passes: u32,
 }
 
 /// One target of a service.
@@ -95,6 +117,7 @@ async fn ask(opener: &Opener, configuration: &Configuration) -> Answers {
             error: None,
             targets: None,
             drain_delay_seconds: None,
+            health_check: None,
         };
         let Some((registry, driver)) = drivers.iter().find(|(registry, _)| registry.name == service.registry) else { return answer };
         let outcome = match driver {
@@ -115,6 +138,7 @@ async fn fill(answer: &mut Answer, driver: &Arc<Driver>, config: &DriverConfig) 
     }
     let delay = in_time(driver.drain_delay(&answer.service)).await?;
     answer.drain_delay_seconds = delay.map(|delay| delay.as_secs() + u64::from(delay.subsec_nanos() > 0));
+    answer.health_check = driver.health_check(&answer.service).map(Check::of);
     Ok(())
 }
 
@@ -130,16 +154,38 @@ impl Target {
     }
 }
 
+impl Check {
+    fn of(check: HealthCheck) -> Self {
+        let HealthCheck { protocol, port, path, interval, passes } = check;
+        Self { protocol, port, path, interval_seconds: interval.as_secs(), passes }
+    }
+}
+
+impl Display for Check {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { protocol, port, path, interval_seconds, passes } = self;
+        match port {
+            Some(port) => write!(f, "{protocol} on port {port}")?,
+            None => write!(f, "{protocol} on its own port")?,
+        }
+        if let Some(path) = path {
+            write!(f, ", path {path}")?;
+        }
+        write!(f, ", every {interval_seconds} s, and wants {passes} passes")
+    }
+}
+
 fn for_people(answers: &Answers) -> String {
     let line = |answer: &Answer| {
-        let Answer { registry, service, error, targets, drain_delay_seconds } = answer;
+        let Answer { registry, service, error, targets, drain_delay_seconds, health_check } = answer;
         let says = match (error, targets) {
             (Some(error), _) => error.clone(),
             (None, Some(targets)) => format!("{} targets", targets.len()),
             (None, None) => "not listed, since its driver puts things right while it lists".to_owned(),
         };
         let delay = drain_delay_seconds.map(|seconds| format!("; drain delay {seconds} s")).unwrap_or_default();
-        format!("{registry}/{service}: {says}{delay}\n")
+        let check = health_check.as_ref().map(|check| format!("; its check asks {check}")).unwrap_or_default();
+        format!("{registry}/{service}: {says}{delay}{check}\n")
     };
     answers.services.iter().map(line).collect()
 }
@@ -156,12 +202,19 @@ mod tests {
             error: error.map(str::to_owned),
             targets,
             drain_delay_seconds: delay,
+            health_check: delay.map(|_| Check {
+                protocol: "http".into(),
+                port: None,
+                path: Some("/".into()),
+                interval_seconds: 10,
+                passes: 3,
+            }),
         };
         let all = Answers {
             services: vec![answer(None, Some(Vec::new()), Some(30)), answer(Some("it is down"), None, None), answer(None, None, None)],
         };
         insta::assert_snapshot!(for_people(&all), @r"
-        lan/web: 0 targets; drain delay 30 s
+        lan/web: 0 targets; drain delay 30 s; its check asks http on its own port, path /, every 10 s, and wants 3 passes
         lan/web: it is down
         lan/web: not listed, since its driver puts things right while it lists
         ");

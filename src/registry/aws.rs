@@ -43,8 +43,8 @@ use self::groups::Groups;
 use crate::config::{AwsConfig, Family, Mode, Services};
 use crate::reconcile::OpenError;
 use crate::registry::{
-    CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, Listed, Listing, Operation, Pace, Rate, Registry, TargetKeys, Wait,
-    in_time,
+    CallError, Capabilities, Change, ChangeError, DrainKind, GoneWhen, HealthCheck, Listed, Listing, Operation, Pace, Rate, Registry,
+    TargetKeys, Wait, in_time,
 };
 
 /// Targets of one request.
@@ -151,6 +151,10 @@ impl Registry for Aws {
 
     fn family(&self, service: &str) -> Option<Family> {
         self.groups.group(service).family()
+    }
+
+    fn health_check(&self, service: &str) -> Option<HealthCheck> {
+        self.groups.group(service).kind().answer()?.check
     }
 
     fn pace(&self) -> Pace {

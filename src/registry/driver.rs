@@ -18,7 +18,7 @@ use crate::registry::aws::Aws;
 use crate::registry::consul::Consul;
 use crate::registry::haproxy::Haproxy;
 use crate::registry::http::Http;
-use crate::registry::{CallError, Capabilities, Change, ChangeError, Listing, Pace, Registry, Wait};
+use crate::registry::{CallError, Capabilities, Change, ChangeError, HealthCheck, Listing, Pace, Registry, Wait};
 
 /// An opened registry.
 #[derive(Debug)]
@@ -147,6 +147,15 @@ impl Registry for Driver {
             Self::Consul(driver) => driver.family(service),
             Self::Haproxy(driver) => driver.family(service),
             Self::Http(driver) => driver.family(service),
+        }
+    }
+
+    fn health_check(&self, service: &str) -> Option<HealthCheck> {
+        match self {
+            Self::Aws(driver) => driver.health_check(service),
+            Self::Consul(driver) => driver.health_check(service),
+            Self::Haproxy(driver) => driver.health_check(service),
+            Self::Http(driver) => driver.health_check(service),
         }
     }
 

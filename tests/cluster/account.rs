@@ -53,6 +53,11 @@ impl Account {
         json!([{ "name": "AWS_ACCESS_KEY_ID", "value": "AKIDTEST" }, { "name": "AWS_SECRET_ACCESS_KEY", "value": "secret" }])
     }
 
+    /// From now on the health check of its group asks that path.
+    pub(crate) fn check_asks(&self, path: &'static str) {
+        self.simulator.model().groups.get_mut(&self.group).expect("it was added").check_path = path;
+    }
+
     /// Addresses of the group's healthy targets.
     pub(crate) fn healthy(&self) -> BTreeSet<IpAddr> {
         let shown = self.simulator.model().truth(&self.group);

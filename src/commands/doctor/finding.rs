@@ -45,6 +45,10 @@ pub(super) enum Code {
     ProbeTrivial,
     /// The readiness probe asks another port than traffic goes to.
     ProbeElsewhere,
+    /// The registry's own check asks something else than the readiness probe.
+    CheckElsewhere,
+    /// The registry's own check takes longer than a gate waits.
+    CheckSlow,
     /// A rollout is given up before a registration may take its time.
     ProgressDeadlineShort,
     /// A rollout may take every pod away at once.
@@ -80,7 +84,7 @@ pub(super) struct Findings {
 impl Code {
     /// Every code.
     #[cfg(test)]
-    pub(super) const ALL: [Self; 19] = [
+    pub(super) const ALL: [Self; 21] = [
         Self::NobodyReconciles,
         Self::WebhookChanged,
         Self::PodsNotPrepared,
@@ -98,6 +102,8 @@ impl Code {
         Self::Admission,
         Self::ProbeTrivial,
         Self::ProbeElsewhere,
+        Self::CheckElsewhere,
+        Self::CheckSlow,
         Self::ProgressDeadlineShort,
         Self::GoesDark,
     ];

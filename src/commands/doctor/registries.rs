@@ -71,6 +71,7 @@ mod tests {
             error: error.map(str::to_owned),
             targets: Some(pods.iter().map(target).collect()),
             drain_delay_seconds: None,
+            health_check: None,
         }
     }
 

@@ -14,14 +14,8 @@ const PROGRESS_DEADLINE_SECONDS: i64 = 600;
 
 /// All that is wrong with workloads.
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
-    let bound = |workload: &Value| {
-        let labels = workload.pointer("/spec/template/metadata/labels");
-        let label = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
-        let selecting = facts.around.ground.bindings.iter().filter(|binding| binding.selects(namespace(workload), label));
-        selecting.cloned().collect::<Vec<Binding>>()
-    };
     let judged = |workload: &Value| {
-        let bindings = bound(workload);
+        let bindings = bound(workload, facts);
         if bindings.is_empty() || replicas(workload) == Some(0) {
             return Vec::new();
         }
@@ -30,6 +24,14 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
         found.into_iter().flatten().collect()
     };
     facts.workloads.iter().flat_map(judged).collect()
+}
+
+/// The bindings that select the pods of a workload.
+pub(super) fn bound(workload: &Value, facts: &Facts) -> Vec<Binding> {
+    let labels = workload.pointer("/spec/template/metadata/labels");
+    let label = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
+    let selecting = facts.around.ground.bindings.iter().filter(|binding| binding.selects(namespace(workload), label));
+    selecting.cloned().collect()
 }
 
 fn probe_trivial(workload: &Value) -> Option<Finding> {
@@ -115,16 +117,16 @@ fn goes_dark(workload: &Value) -> Option<Finding> {
     })
 }
 
-fn containers(workload: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn containers(workload: &Value) -> impl Iterator<Item = &Value> {
     workload.pointer("/spec/template/spec/containers").and_then(Value::as_array).into_iter().flatten()
 }
 
 /// A port by its number, or by its name in the container.
-fn number(container: &Value, port: &Value) -> Option<i64> {
+pub(super) fn number(container: &Value, port: &Value) -> Option<i64> {
     port.as_i64().or_else(|| named(container, port.as_str()?))
 }
 
-fn bound_port(container: &Value, port: &Port) -> Option<i64> {
+pub(super) fn bound_port(container: &Value, port: &Port) -> Option<i64> {
     match port {
         Port::Number(number) => Some(i64::from(*number)),
         Port::Name(name) => named(container, name),
@@ -154,7 +156,7 @@ fn name(object: &Value) -> &str {
     object.get("name").and_then(Value::as_str).unwrap_or_default()
 }
 
-fn about(workload: &Value) -> String {
+pub(super) fn about(workload: &Value) -> String {
     let name = workload.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     format!("{} {}/{name}", kind(workload), namespace(workload))
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::zones::Zones;
 use crate::config::Family;
-use crate::registry::CallError;
+use crate::registry::{CallError, HealthCheck};
 
 /// What is known of a group counts that long; it is set when the group is made, but for its tags.
 const FRESH: Duration = Duration::from_secs(5 * 60);
@@ -44,6 +44,8 @@ pub(super) struct Kind {
     pub(super) ipv6: bool,
     /// Why it can have no target of ours.
     pub(super) unfit: Option<String>,
+    /// What its health check asks.
+    pub(super) check: Option<HealthCheck>,
 }
 
 /// Who keeps its targets: the tag of another controller, where it has one.
@@ -93,6 +95,7 @@ impl Kind {
             network: !matches!(group.protocol, Some(ProtocolEnum::Http | ProtocolEnum::Https)),
             ipv6: group.ip_address_type == Some(TargetGroupIpAddressTypeEnum::Ipv6),
             unfit: unfit(group),
+            check: health_check(group),
         }
     }
 
@@ -184,6 +187,18 @@ impl<T: Clone> Fact<T> {
     }
 }
 
+/// The port is a number, or `traffic-port` for that of the target
+/// (<https://docs.aws.amazon.com/elasticloadbalancing/latest/APIReference/API_TargetGroup.html>).
+fn health_check(group: &TargetGroup) -> Option<HealthCheck> {
+    Some(HealthCheck {
+        protocol: group.health_check_protocol.as_ref()?.as_str().to_lowercase(),
+        port: group.health_check_port.as_ref().and_then(|port| port.parse().ok()),
+        path: group.health_check_path.clone(),
+        interval: Duration::from_secs(u64::try_from(group.health_check_interval_seconds?).ok()?),
+        passes: u32::try_from(group.healthy_threshold_count?).ok()?,
+    })
+}
+
 fn unfit(group: &TargetGroup) -> Option<String> {
     if group.protocol == Some(ProtocolEnum::Geneve) {
         return Some("this is a target group of a Gateway Load Balancer; name one of an ALB or an NLB".to_owned());
@@ -204,7 +219,7 @@ mod tests {
     use super::*;
 
     fn kind(network: bool, ipv6: bool) -> Kind {
-        Kind { network, ipv6, unfit: None }
+        Kind { network, ipv6, unfit: None, check: None }
     }
 
     #[test]

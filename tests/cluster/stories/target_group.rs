@@ -8,10 +8,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::account::GROUPED;
 use crate::cluster::eventually;
+use crate::stories::commands::{data, names};
 use crate::stories::{SOON, await_none, await_ready, fewest, roll};
 use crate::world::{self, SLEEP, World};
 
@@ -41,6 +42,13 @@ pub(crate) fn a_rolling_update(world: &World) {
         assert_eq!(record["sleepSeconds"], SLEEP, "the group's delay and the margin: {record}");
         assert_eq!(record.get("fallback"), None, "{record}");
     }
+
+    let (code, found) = data(world, &["doctor", "--namespace", GROUPED]);
+    assert_eq!((code, &found["findings"]), (0, &json!([])), "check and probe ask the same: {found}");
+    account.check_asks("/deep");
+    let (code, found) = data(world, &["doctor", "--namespace", GROUPED]);
+    assert_eq!(code, 1, "{found}");
+    assert!(names(&found, ("CheckElsewhere", "Deployment grouped/web", "asks http on port 8080/deep")), "{found}");
 
     world.cluster.kubectl(&["delete", "deployment/web", "--namespace", GROUPED]);
     await_none(world, GROUPED);

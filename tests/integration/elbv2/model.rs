@@ -54,6 +54,8 @@ pub(crate) struct Group {
     pub(crate) tags: BTreeMap<String, String>,
     /// `deregistration_delay.timeout_seconds`.
     pub(crate) delay: u64,
+    /// Path of its health check.
+    pub(crate) check_path: &'static str,
     pub(crate) listener: bool,
     /// The most targets.
     pub(crate) room: usize,
@@ -116,6 +118,7 @@ impl Default for Group {
             family: "ipv4",
             tags: BTreeMap::new(),
             delay: 300,
+            check_path: "/",
             listener: true,
             room: 1000,
             subnets: vec![("0.0.0.0".parse().unwrap(), 0), ("::".parse().unwrap(), 0)],

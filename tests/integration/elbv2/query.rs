@@ -137,7 +137,17 @@ fn groups(model: &mut Model, query: &Query) -> Result<String, Refusal> {
 
 fn group_member(arn: &str, group: &Group) -> String {
     let name = arn.split('/').nth(1).unwrap_or_default();
-    member(&[
+    let by_http = matches!(group.protocol, "HTTP" | "HTTPS");
+    let check = [("HealthCheckProtocol", if by_http { "HTTP" } else { "TCP" }), ("HealthCheckPath", group.check_path)];
+    let usual = [
+        ("HealthCheckEnabled", "true"),
+        ("HealthCheckPort", "traffic-port"),
+        ("HealthCheckIntervalSeconds", "30"),
+        ("HealthCheckTimeoutSeconds", "5"),
+        ("HealthyThresholdCount", "5"),
+        ("UnhealthyThresholdCount", "2"),
+    ];
+    let described = [
         ("TargetGroupArn", arn),
         ("TargetGroupName", name),
         ("Protocol", group.protocol),
@@ -145,7 +155,9 @@ fn group_member(arn: &str, group: &Group) -> String {
         ("VpcId", "vpc-0123456789abcdef0"),
         ("TargetType", group.target_type),
         ("IpAddressType", group.family),
-    ])
+    ];
+    // There is no path to a connection.
+    member(&[&described[..], &check[..if by_http { 2 } else { 1 }], &usual].concat())
 }
 
 fn tags(model: &mut Model, query: &Query) -> Result<String, Refusal> {
