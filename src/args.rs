@@ -416,6 +416,12 @@ pub struct RegistryArgs {
     /// File with the bearer tokens that callers must show, one a line; without it every caller is let in.
     #[arg(long, env = "LOCKSTEP_REGISTRY_TOKEN_FILE", value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// PEM file of the certificate to serve, with its chain; without it the server speaks plain HTTP. Followed when it changes.
+    #[arg(long, env = "LOCKSTEP_REGISTRY_TLS_CERTIFICATE", value_name = "FILE", requires = "tls_key")]
+    pub tls_certificate: Option<PathBuf>,
+    /// PEM file of its key.
+    #[arg(long, env = "LOCKSTEP_REGISTRY_TLS_KEY", value_name = "FILE", requires = "tls_certificate")]
+    pub tls_key: Option<PathBuf>,
     /// Take targets only for services that were made with a PUT; without it a service is there once somebody names it.
     #[arg(long, env = "LOCKSTEP_REGISTRY_REQUIRE_SERVICES")]
     pub require_services: bool,

@@ -13,6 +13,7 @@ pub mod bundle;
 pub mod callers;
 pub mod files;
 pub mod keeper;
+pub mod pair;
 pub mod serving;
 mod x509;
 

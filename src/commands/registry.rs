@@ -6,6 +6,7 @@
 //! Absent on purpose: replication (one process, one file), serving traffic (a proxy reads the listing).
 
 mod api;
+mod backup;
 mod listener;
 mod model;
 mod refusal;
@@ -27,6 +28,7 @@ use tokio::sync::watch;
 pub use api::Route;
 
 use crate::args::RegistryArgs;
+use crate::certificates::pair::PairFiles;
 use crate::telemetry;
 
 /// Runs the command until it is told to stop.
@@ -36,7 +38,7 @@ pub async fn run(args: RegistryArgs) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let server = Server::open(&args).await?;
     // The first line says where, so that port 0 can be asked for. Nobody may be reading it.
-    let _ = writeln!(std::io::stdout(), "lockstep registry: listening on http://{}", server.address);
+    let _ = writeln!(std::io::stdout(), "lockstep registry: listening on {}://{}", server.scheme(), server.address);
     server
         .serve(async move {
             tokio::select! {
@@ -53,7 +55,7 @@ pub async fn run(args: RegistryArgs) -> anyhow::Result<ExitCode> {
 pub struct Limits {
     /// A body that took longer to come is given up.
     pub body_time: Duration,
-    /// A connection that sends no whole header for this long is closed, idle ones included.
+    /// A connection that sends no whole header for this long is closed, idle ones and handshakes of TLS included.
     pub header_time: Duration,
     /// Answers still under way get this long once the server shall end.
     pub last_answers: Duration,
@@ -83,6 +85,7 @@ pub struct Server {
     store: store::Store,
     token: Option<Arc<token::TokenFile>>,
     strict: bool,
+    pair: Option<PairFiles>,
 }
 
 impl Server {
@@ -92,22 +95,39 @@ impl Server {
         if let Some(token) = &token {
             token.read().await.with_context(|| format!("the token file {} cannot be read", token.0.display()))?;
         }
+        let pair = match args.tls_certificate.clone().zip(args.tls_key.clone()) {
+            Some((certificate, key)) => Some(PairFiles::open(certificate, key).await?),
+            None => None,
+        };
         let store = store::Store::open(&args.store, args.require_services)?;
         let listener = TcpListener::bind(args.listen).await.with_context(|| format!("cannot listen on {}", args.listen))?;
         let address = listener.local_addr().context("the listener has no address")?;
         let (token, strict) = (token.map(Arc::new), args.require_services);
-        Ok(Self { address, limits: Limits::default(), listener, store, token, strict })
+        Ok(Self { address, limits: Limits::default(), listener, store, token, strict, pair })
+    }
+
+    /// What a URL of it begins with.
+    pub fn scheme(&self) -> &'static str {
+        if self.pair.is_some() { "https" } else { "http" }
     }
 
     /// Answers until `stopped` resolves; then finishes what it answers. Blocking reads are answered at once.
     pub async fn serve(self, stopped: impl Future<Output = ()>) {
-        let Self { limits, listener, store, token, strict, .. } = self;
+        let Self { limits, listener, store, token, strict, pair, .. } = self;
         let (stop, stopping) = watch::channel(false);
         let router = api::router(api::Api { store, token, strict, body_time: limits.body_time, stopping });
         let stopped = async {
             stopped.await;
             stop.send_replace(true);
         };
-        listener::serve(listener, router, limits, stopped).await;
+        let tls = pair.as_ref().map(|pair| Arc::new(pair.tls()));
+        let serving = listener::serve(listener, tls, router, limits, stopped);
+        match pair {
+            Some(pair) => tokio::select! {
+                () = serving => {}
+                () = pair.run() => {}
+            },
+            None => serving.await,
+        }
     }
 }

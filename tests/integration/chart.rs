@@ -30,6 +30,10 @@ const SWITCHES: &[(&str, &[&str])] = &[
     ("certificates.source=files,certificates.files.secret=mine", &[]),
     ("certificates.clientCA.secret=callers,certificates.clientCA.names={kube-apiserver,front}", &[]),
     ("registry.enabled=true", &["Secret/lockstep-registry-token", "Service/lockstep-registry", "StatefulSet/lockstep-registry"]),
+    (
+        "registry.enabled=true,registry.tlsSecret=mine",
+        &["Secret/lockstep-registry-token", "Service/lockstep-registry", "StatefulSet/lockstep-registry"],
+    ),
     ("networkPolicy.enabled=true", &["NetworkPolicy/lockstep", "NetworkPolicy/lockstep-release"]),
     (
         "networkPolicy.enabled=true,registry.enabled=true,registry.tokenSecret=mine,registry.persistence.enabled=false",

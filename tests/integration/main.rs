@@ -44,6 +44,7 @@ mod registry_haproxy_slots;
 mod registry_http;
 mod registry_openapi;
 mod registry_server;
+mod registry_server_tls;
 mod server;
 mod small_cluster;
 mod stand_in;

@@ -42,7 +42,7 @@ impl Inside {
     pub(crate) async fn start_with(store: &Path, more: &[&str], limits: Limits) -> Self {
         let mut server = Server::open(&arguments(store, more)).await.unwrap();
         server.limits = limits;
-        let url = format!("http://{}", server.address);
+        let url = format!("{}://{}", server.scheme(), server.address);
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(server.serve(async {
             let _ = stopped.await;

@@ -95,6 +95,7 @@ async fn ordinary(caller: &mut Caller<'_>) {
     caller.ask("delete", target, None, 200).await;
     caller.ask("delete", target, None, 404).await;
     caller.ask("get", "/v1/services", None, 200).await;
+    caller.ask("get", "/v1/backup", None, 200).await;
     caller.ask("delete", "/v1/services/shop%2Fweb", None, 204).await;
     caller.ask("delete", "/v1/services/shop%2Fweb", None, 404).await;
 }

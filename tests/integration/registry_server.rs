@@ -280,3 +280,64 @@ async fn a_full_disk_is_said_and_loses_nothing() {
     let kept: u64 = services["services"].as_array().unwrap().iter().map(|service| service["targets"].as_u64().unwrap()).sum();
     assert!(kept >= answered, "{kept} of {answered}");
 }
+
+/// A copy that was made while writes went on is a store: a server goes on from it.
+#[tokio::test]
+async fn a_backup_is_a_store_with_all_that_was_answered_before() {
+    const BEFORE: usize = 100;
+    let folder = tempfile::tempdir().unwrap();
+    let server = Outside::start(&folder.path().join("registry.redb"), &[]);
+    let target = |number: usize| format!("/v1/services/web/targets/10.0.0.1:{}/u-{number}", number + 1);
+    assert_eq!(put(&format!("{}/v1/services/web", server.url), json!({"drainDelay": "7s"})).await, 201);
+    assert_eq!(put(&format!("{}/v1/behaviour", server.url), json!({"registerDelay": "1h"})).await, 200);
+    for number in 0..BEFORE {
+        assert_eq!(put(&format!("{}{}", server.url, target(number)), json!({"state": "active", "cluster": "c"})).await, 201);
+    }
+    let writing = async {
+        for number in BEFORE..2 * BEFORE {
+            assert_eq!(put(&format!("{}{}", server.url, target(number)), json!({"state": "active"})).await, 201);
+        }
+    };
+    let copying = async { reqwest::get(format!("{}/v1/backup", server.url)).await.unwrap().bytes().await.unwrap() };
+    let (copy, ()) = tokio::join!(copying, writing);
+    server.kill();
+    assert!(!folder.path().join("registry.redb.backup").exists(), "nothing of it is left");
+
+    let restored = folder.path().join("restored.redb");
+    std::fs::write(&restored, copy).unwrap();
+    let server = Outside::start(&restored, &[]);
+    let list = get(&format!("{}/v1/services/web/targets", server.url)).await;
+    let listed: Vec<&str> = list["targets"].as_array().unwrap().iter().map(|target| target["uid"].as_str().unwrap()).collect();
+    assert!((0..BEFORE).all(|number| listed.contains(&&*format!("u-{number}"))), "{listed:?}");
+    assert!((BEFORE..=2 * BEFORE).contains(&listed.len()), "{} targets", listed.len());
+    assert_eq!(list["targets"][0]["cluster"], "c");
+    assert_eq!(get(&format!("{}/v1/services/web", server.url)).await["drainDelay"], "7s");
+    assert_eq!(get(&format!("{}/v1/behaviour", server.url)).await["registerDelay"], "1h");
+    let index = list["index"].as_u64().unwrap();
+    assert_eq!(put(&format!("{}{}", server.url, target(2 * BEFORE)), json!({"state": "active"})).await, 201);
+    let next = get(&format!("{}/v1/services/web/targets", server.url)).await["index"].as_u64().unwrap();
+    assert!(next > index, "{next} after {index}: it goes on");
+}
+
+#[tokio::test]
+async fn a_backup_is_for_those_with_the_token_and_two_at_once_are_both_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "secret").unwrap();
+    let server = Inside::start(&folder.path().join("registry.redb"), &["--token-file", token.to_str().unwrap()]).await;
+    let url = format!("{}/v1/backup", server.url);
+    assert_eq!(reqwest::get(&url).await.unwrap().status(), StatusCode::UNAUTHORIZED);
+    let client = Client::builder().no_proxy().build().unwrap();
+    let copy = async || client.get(&url).bearer_auth("secret").send().await.unwrap().bytes().await.unwrap();
+    let copies = tokio::join!(copy(), copy());
+    std::fs::create_dir(folder.path().join("registry.redb.backup")).unwrap();
+    let failed = client.get(&url).bearer_auth("secret").send().await.unwrap();
+    assert_eq!(failed.status(), StatusCode::SERVICE_UNAVAILABLE, "there is no room for a copy");
+    assert!(failed.text().await.unwrap().contains("BackupFailed"));
+    server.stop().await;
+    for (name, copy) in [("one", copies.0), ("two", copies.1)] {
+        let store = folder.path().join(name);
+        std::fs::write(&store, copy).unwrap();
+        Inside::start(&store, &[]).await.stop().await;
+    }
+}

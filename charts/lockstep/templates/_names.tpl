@@ -50,6 +50,11 @@ capabilities: {drop: [ALL]}
 {{ .Values.registry.tokenSecret | default "lockstep-registry-token" }}
 {{- end }}
 
+{{/* How the chart's own registry is spoken to. */}}
+{{- define "lockstep.registryScheme" -}}
+{{ if .Values.registry.tlsSecret }}https{{ else }}http{{ end }}
+{{- end }}
+
 {{/* Annotations of what exists only while the chart is taken out. Argument: the order. */}}
 {{- define "lockstep.releaseHook" -}}
 helm.sh/hook: pre-delete

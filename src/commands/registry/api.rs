@@ -23,6 +23,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::backup;
 use super::model::Done;
 use super::refusal::{Reason, Refused};
 use super::store::{Answer, Command, Store};
@@ -85,11 +86,13 @@ pub enum Route {
     PutServiceBehaviour,
     /// Goes back to what holds for all.
     DeleteServiceBehaviour,
+    /// A whole copy of the store.
+    Backup,
 }
 
 impl Route {
     /// Every route.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Live,
         Self::Ready,
         Self::Services,
@@ -105,6 +108,7 @@ impl Route {
         Self::GetServiceBehaviour,
         Self::PutServiceBehaviour,
         Self::DeleteServiceBehaviour,
+        Self::Backup,
     ];
 
     /// Its path, with the parameters of the OpenAPI file.
@@ -119,6 +123,7 @@ impl Route {
             Self::Changes => "/v1/services/{service}/changes",
             Self::GetBehaviour | Self::PutBehaviour => "/v1/behaviour",
             Self::GetServiceBehaviour | Self::PutServiceBehaviour | Self::DeleteServiceBehaviour => "/v1/services/{service}/behaviour",
+            Self::Backup => "/v1/backup",
         }
     }
 
@@ -126,7 +131,7 @@ impl Route {
     pub fn method(self) -> Method {
         match self {
             Self::Live | Self::Ready | Self::Services | Self::GetService | Self::Targets => Method::GET,
-            Self::GetBehaviour | Self::GetServiceBehaviour => Method::GET,
+            Self::GetBehaviour | Self::GetServiceBehaviour | Self::Backup => Method::GET,
             Self::PutService | Self::PutTarget | Self::PutBehaviour | Self::PutServiceBehaviour => Method::PUT,
             Self::DeleteService | Self::DeleteTarget | Self::DeleteServiceBehaviour => Method::DELETE,
             Self::Changes => Method::POST,
@@ -151,6 +156,7 @@ impl Route {
             Self::GetServiceBehaviour => on(method, read_service_behaviour),
             Self::PutServiceBehaviour => on(method, put_service_behaviour),
             Self::DeleteServiceBehaviour => on(method, delete_service_behaviour),
+            Self::Backup => on(method, back_up),
         }
     }
 }
@@ -320,6 +326,14 @@ async fn set_behaviour(api: &Api, service: Option<Arc<str>>, behaviour: Option<B
     let (answer, _) = api.store.ask(Command::PutBehaviour(service.clone(), behaviour)).await;
     answer?;
     Ok(json(StatusCode::OK, &api.store.behaviour(service.as_deref())))
+}
+
+async fn back_up(State(api): State<Api>) -> Result<Response, Refused> {
+    let file = api.store.backup().await.map_err(|error| {
+        tracing::error!(error = &error as &dyn std::error::Error, "the store cannot be copied");
+        Refused::new(Reason::BackupFailed, "the server cannot make a copy of its store")
+    })?;
+    Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"))], backup::body(file)).into_response())
 }
 
 /// What may follow the `?` of a listing.

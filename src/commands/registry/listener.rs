@@ -1,9 +1,9 @@
 //! Takes connections for the registry server, within limits, until it is told to stop.
 //!
-//! It is generic over what a connection is, so that TLS can be laid between without a change here.
+//! Of TLS it knows only the handshake, which happens beside the other connections and is limited as a header is.
 //!
 //! Invariant: a request that was taken is answered before the server ends, unless that takes longer than [`Limits::last_answers`].
-//! Absent on purpose: HTTP/2 (callers are few and hold their connections), TLS (a proxy or a mesh in front, so far).
+//! Absent on purpose: HTTP/2 (callers are few and hold their connections), which certificate is served (`certificates`).
 
 use std::future::Future;
 use std::io;
@@ -16,8 +16,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::Limits;
 
@@ -29,7 +31,15 @@ const HEADER_BYTES: usize = 16 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves `router` on `listener` until `stop` resolves.
-pub(super) async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: impl Future<Output = ()>) {
+pub(super) async fn serve(
+    listener: TcpListener,
+    tls: Option<Arc<rustls::ServerConfig>>,
+    router: Router,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    let tls = tls.map(TlsAcceptor::from);
+    let (serving, ended) = watch::channel(());
     let free = Arc::new(Semaphore::new(CONNECTIONS));
     let graceful = GracefulShutdown::new();
     tokio::pin!(stop);
@@ -46,11 +56,18 @@ pub(super) async fn serve(listener: TcpListener, router: Router, limits: Limits,
             Ok((stream, _)) => {
                 // Small answers must not wait for more to send; without the option they only come later.
                 let _ = stream.set_nodelay(true);
-                let connection = talk(stream, router.clone(), limits);
-                let connection = graceful.watch(connection);
+                let (tls, router, watcher, ended) = (tls.clone(), router.clone(), graceful.watcher(), ended.clone());
                 tokio::spawn(async move {
                     // A caller that breaks off is no event here.
-                    let _ = connection.await;
+                    match tls {
+                        None => _ = watcher.watch(talk(stream, router, limits)).await,
+                        Some(tls) => {
+                            let stream = shake_hands(&tls, stream, limits.header_time, ended).await;
+                            if let Some(stream) = stream {
+                                let _ = watcher.watch(talk(stream, router, limits)).await;
+                            }
+                        }
+                    }
                     drop(place);
                 });
             }
@@ -60,9 +77,23 @@ pub(super) async fn serve(listener: TcpListener, router: Router, limits: Limits,
             }
         }
     }
-    drop(listener);
+    drop((listener, serving));
     // Whoever is still slower than that is cut off.
     let _ = tokio::time::timeout(limits.last_answers, graceful.shutdown()).await;
+}
+
+/// `None` where the handshake failed, took too long, or was not over at the end.
+async fn shake_hands(
+    tls: &TlsAcceptor,
+    stream: TcpStream,
+    limit: Duration,
+    mut ended: watch::Receiver<()>,
+) -> Option<TlsStream<TcpStream>> {
+    let shaken = tokio::select! {
+        shaken = tokio::time::timeout(limit, tls.accept(stream)) => shaken.ok()?,
+        _ = ended.changed() => return None,
+    };
+    shaken.inspect_err(|error| tracing::debug!(%error, "a TLS handshake failed")).ok()
 }
 
 fn talk<S>(stream: S, router: Router, limits: Limits) -> http1::Connection<TokioIo<S>, TowerToHyperService<Router>>

@@ -44,6 +44,7 @@ pub(super) enum Reason {
     Unavailable,
     TokenUnreadable,
     StoreFailed,
+    BackupFailed,
 }
 
 impl Refused {
@@ -108,6 +109,11 @@ impl Reason {
             Self::StoreFailed => {
                 (StatusCode::SERVICE_UNAVAILABLE, "StoreFailed", "Look at the server's log and its disk, then restart it.")
             }
+            Self::BackupFailed => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "BackupFailed",
+                "Look at the server's log; a copy needs as much room as the store, beside it.",
+            ),
         }
     }
 }

@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::backup::{self, BackupError};
 use super::model::{Done, Key, Model, Row, ServiceRecord, TargetRecord};
 use super::refusal::{Reason, Refused};
 use crate::registry::http::contract::{Behaviour, ChangeSpec, Service, ServiceSpec};
@@ -27,9 +28,9 @@ const GATHERED: usize = 256;
 /// As many commands may wait; beyond that callers wait to hand theirs over.
 const QUEUE: usize = 1024;
 
-const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
-const SERVICES: TableDefinition<&str, &[u8]> = TableDefinition::new("services");
-const TARGETS: TableDefinition<(&str, &str, &str), &[u8]> = TableDefinition::new("targets");
+pub(super) const META: TableDefinition<&str, &[u8]> = TableDefinition::new("meta");
+pub(super) const SERVICES: TableDefinition<&str, &[u8]> = TableDefinition::new("services");
+pub(super) const TARGETS: TableDefinition<(&str, &str, &str), &[u8]> = TableDefinition::new("targets");
 const INDEX: &str = "index";
 const BEHAVIOUR: &str = "behaviour";
 
@@ -38,6 +39,14 @@ const BEHAVIOUR: &str = "behaviour";
 pub(super) struct Store {
     commands: mpsc::Sender<Asked>,
     board: Arc<Board>,
+    copying: Arc<Mutex<Copied>>,
+}
+
+/// What a copy is made of; behind a lock, so that one is made at a time.
+#[derive(Debug)]
+struct Copied {
+    database: Arc<Database>,
+    path: PathBuf,
 }
 
 /// Something to be done and made durable.
@@ -123,9 +132,11 @@ impl Store {
         }
         board.publish_behaviour(&model);
         let (commands, asked) = mpsc::channel(QUEUE);
-        let keeper = Keeper { model, database: Arc::new(database), board: board.clone(), start: Instant::now() };
+        let database = Arc::new(database);
+        let copying = Arc::new(Mutex::new(Copied { database: database.clone(), path: path.to_owned() }));
+        let keeper = Keeper { model, database, board: board.clone(), start: Instant::now() };
         tokio::spawn(keeper.run(asked));
-        Ok(Self { commands, board })
+        Ok(Self { commands, board, copying })
     }
 
     /// Does it, makes it durable, then answers. The number is the index of the service it was about.
@@ -135,6 +146,13 @@ impl Store {
             return (Err(store_failed()), 0);
         }
         answered.await.unwrap_or_else(|_| (Err(store_failed()), 0))
+    }
+
+    /// A file with everything that is durable now, which can be a store itself.
+    pub(super) async fn backup(&self) -> Result<std::fs::File, BackupError> {
+        let copied = self.copying.clone().lock_owned().await;
+        let copying = tokio::task::spawn_blocking(move || backup::copy(&copied.database, &copied.path));
+        copying.await.expect("a copy does not panic, and is not aborted")
     }
 
     /// A service, as it is durably.
