@@ -15,6 +15,7 @@ pub(crate) mod end;
 pub(crate) mod findings;
 pub(crate) mod generated;
 pub(crate) mod installs;
+pub(crate) mod loss;
 pub(crate) mod namespaces;
 pub(crate) mod nodes;
 pub(crate) mod registration;
@@ -80,6 +81,7 @@ pub(crate) const ALONE: &[Story] = &[
     ("a_broken_configuration_is_refused_and_locks_nobody_out", configuration::a_broken_configuration),
     ("an_upgrade_keeps_what_the_program_wrote", end::an_upgrade),
     ("replicas_are_replaced_while_pods_are_created", availability::replaced_while_pods_are_created),
+    ("one_of_two_nodes_goes_while_pods_are_created", loss::one_of_two_nodes_goes),
     ("an_upgrade_in_the_middle_of_a_rollout", installs::upgraded_in_the_middle),
     ("a_second_installation_is_refused_and_one_by_force_does_no_harm", installs::doubled),
     ("nothing_that_lockstep_asked_for_was_forbidden", end::no_request_was_forbidden),

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use lockstep::names;
 use lockstep::runtime::rights::{Place, RULES};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -77,6 +78,28 @@ fn every_switch_adds_what_it_says_and_nothing_else() {
         let difference: Vec<&String> = with.symmetric_difference(&plain).collect();
         assert_eq!(difference, *added, "{switch}");
     }
+}
+
+/// A first and a second try come before the entry that decides, and are not made for a pod that is prepared already.
+#[test]
+fn a_pod_that_nobody_answered_for_is_asked_about_again() {
+    let objects = render("");
+    let hooks = objects.iter().find(|object| object["kind"] == "MutatingWebhookConfiguration").unwrap()["webhooks"].as_array().unwrap();
+    let told = |hook: &Value| {
+        let label = &hook["namespaceSelector"]["matchExpressions"][0]["values"];
+        let again = hook["objectSelector"]["matchExpressions"].as_array().unwrap().iter().any(|one| one["key"] == names::MANAGED_LABEL);
+        format!("{} {} {label} {again}", hook["name"], hook["failurePolicy"])
+    };
+    let told: Vec<String> = hooks.iter().map(told).collect();
+    assert_eq!(
+        told,
+        [
+            r#""first.lockstep.dev" "Ignore" ["enabled","strict"] false"#,
+            r#""second.lockstep.dev" "Ignore" ["enabled","strict"] true"#,
+            r#""enabled.lockstep.dev" "Ignore" ["enabled"] true"#,
+            r#""strict.lockstep.dev" "Fail" ["strict"] true"#,
+        ]
+    );
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! Replicas of Lockstep that come and go in good order, while pods are created without a pause.
 //!
 //! Invariant: every one of those pods is prepared, and no request of the API server to the webhook fails.
-//! Absent on purpose: replicas that die without a word; until their endpoints are taken away, some requests go to nobody, and the failure
-//! policy decides (`trouble`).
+//! Absent on purpose: replicas that die without a word (`loss`).
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};

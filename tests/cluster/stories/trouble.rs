@@ -181,11 +181,12 @@ pub(crate) fn leader(world: &World) -> String {
 
 /// Ends the process of a replica as a crash does: no preStop, no SIGTERM, the Lease not given back.
 pub(crate) fn kill(world: &World, pod: &str) {
-    let pod = world.cluster.pod(NAMESPACE, pod).expect("the leader is there");
+    let pod = world.cluster.pod(NAMESPACE, pod).expect("the replica is there");
+    let node = pod.spec.and_then(|spec| spec.node_name).expect("it runs");
     let status = pod.status.and_then(|status| status.container_statuses).expect("it runs").remove(0);
     let container = status.container_id.expect("it runs");
     let container = container.trim_start_matches("containerd://");
-    let socket = world.cluster.path("node1/containerd.sock");
+    let socket = world.cluster.path(&format!("{node}/containerd.sock"));
     let socket = socket.to_str().expect("mktemp prints text");
     world.cluster.run("ctr", &["--address", socket, "--namespace", "k8s.io", "task", "kill", "--signal", "SIGKILL", container], "");
 }
