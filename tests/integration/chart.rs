@@ -160,6 +160,24 @@ fn roles_and_the_rights_that_are_asked_for_are_the_same() {
 }
 
 #[test]
+fn every_rule_of_a_role_names_a_story_that_needs_it() {
+    let stories = read("tests/cluster/stories.rs");
+    for role in ["clusterrole.yaml", "role.yaml", "release/clusterrole.yaml", "release/role.yaml"] {
+        let role = read(&format!("charts/lockstep/templates/{role}"));
+        let mut comment = "";
+        for line in role.lines() {
+            if line.trim_start().starts_with('#') {
+                comment = line;
+            } else if line.starts_with("  - apiGroups") {
+                let story = comment.rsplit_once("Test: ").map_or("", |(_, story)| story);
+                assert!(stories.contains(&format!("(\"{story}\"")), "{line:?} follows {comment:?}: there is no such story");
+                comment = "";
+            }
+        }
+    }
+}
+
+#[test]
 fn manifests_for_an_install_without_helm_are_those_of_the_chart() {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/certs/cert-manager.yaml")).unwrap();
     let by_hand: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
