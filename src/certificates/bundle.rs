@@ -3,7 +3,8 @@
 //! Server-side apply, so that helm and GitOps tools, which never render the field, have no quarrel with us about it.
 //!
 //! Invariant: with a Secret, it is read once more before a caBundle is replaced: a replica whose watch is late never puts an old one back.
-//! Invariant: with files, a replica adds its CA and leaves those of others, so that two that see different files do not fight.
+//! Invariant: with files, a replica adds its CA and leaves those of others, so that two that see different files do not fight; with a
+//! Secret it leaves them for as long as a rollout takes, so that replicas from before and after a change of the source do not fight either.
 //! Invariant: only webhooks that call us are written: two installations that share a configuration by accident do not fight over it.
 //! Absent on purpose: any other field of the configurations; the chart owns them.
 
@@ -31,6 +32,9 @@ const SETTLED: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_secs(2);
 /// A CA that no file of ours has is left in a caBundle for this long: kubelets bring new files to every node within minutes.
 const FORGET: Duration = Duration::from_secs(2 * 3600);
+
+/// With a Secret, a CA that is not in it is left for this long: a rollout that changes where certificates come from is over by then.
+const TURNOVER: Duration = Duration::from_secs(5 * 60);
 
 /// When the last of the CAs of a bundle ends, in seconds of Unix time; `None` where there is none.
 pub(crate) fn last_end(bundle: &str) -> Option<i64> {
@@ -66,7 +70,7 @@ pub struct Bundle {
 /// Who says what the caBundle is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// `ca.crt` of the Secret at this path of the API, exactly that.
+    /// `ca.crt` of the Secret at this path of the API, and soon nothing else.
     Secret(String),
     /// Each replica by its own files: all of their CAs.
     Replicas,
@@ -104,6 +108,16 @@ impl Kind {
     }
 }
 
+impl Origin {
+    /// How long the CAs of others are left, after the last change of a configuration.
+    fn forgets_after(&self) -> Duration {
+        match self {
+            Self::Secret(_) => TURNOVER,
+            Self::Replicas => FORGET,
+        }
+    }
+}
+
 impl Seen {
     /// The caBundle, once it was there for long enough.
     pub(super) fn settled(&self) -> Option<&str> {
@@ -132,7 +146,7 @@ impl Bundle {
         let mut changed_at = Instant::now();
         loop {
             let bundle = wanted.borrow_and_update().clone();
-            let mut next = self.is_forgetting(&webhooks, bundle.as_deref()).then(|| changed_at + FORGET);
+            let mut next = self.is_forgetting(&webhooks, bundle.as_deref()).then(|| changed_at + self.origin.forgets_after());
             if let (Some(webhooks), Some(bundle)) = (&webhooks, &bundle)
                 && let Err(error) = self.heal(webhooks, bundle, changed_at).await
             {
@@ -153,17 +167,20 @@ impl Bundle {
     }
 
     async fn heal(&self, webhooks: &[(String, String)], wanted: &str, changed_at: Instant) -> Result<(), ApiError> {
+        let now = self.clock.wall().as_second();
+        let is_kept = changed_at.elapsed() < self.origin.forgets_after();
+        let kept = |theirs| if is_kept { theirs } else { "" };
         let healed: Vec<(&str, String)> = match &self.origin {
             Origin::Secret(_) if webhooks.iter().all(|(_, theirs)| theirs == wanted) => return Ok(()),
+            // In whatever order others write it: who wrote it in another would be answered in the same way.
+            Origin::Secret(_) if is_kept && all_hold(webhooks, wanted) => return Ok(()),
             Origin::Secret(path) => {
                 let Some(bundle) = self.bundle_of(path).await? else { return Ok(()) };
+                let theirs: String = webhooks.iter().map(|(_, theirs)| kept(theirs)).collect();
+                let bundle = beside(bundle, &theirs, now);
                 webhooks.iter().map(|(name, _)| (name.as_str(), bundle.clone())).collect()
             }
-            Origin::Replicas => {
-                let kept = |theirs| if changed_at.elapsed() < FORGET { theirs } else { "" };
-                let now = self.clock.wall().as_second();
-                webhooks.iter().map(|(name, theirs)| (name.as_str(), merged(kept(theirs), wanted, now))).collect()
-            }
+            Origin::Replicas => webhooks.iter().map(|(name, theirs)| (name.as_str(), merged(kept(theirs), wanted, now))).collect(),
         };
         if webhooks.iter().zip(&healed).all(|((_, theirs), (_, ours))| theirs == ours) {
             return Ok(());
@@ -183,7 +200,7 @@ impl Bundle {
 
     /// Whether there are CAs that go by themselves once nobody has put them back for [`FORGET`].
     fn is_forgetting(&self, webhooks: &Webhooks, wanted: Option<&str>) -> bool {
-        let Some(wanted) = wanted.filter(|_| self.origin == Origin::Replicas) else { return false };
+        let Some(wanted) = wanted else { return false };
         webhooks.iter().flatten().any(|(_, theirs)| x509::authorities(theirs).iter().any(|ca| !x509::holds(wanted, ca)))
     }
 
@@ -226,6 +243,23 @@ fn merged(theirs: &str, wanted: &str, now: i64) -> String {
         }
     }
     all.iter().map(|ca| x509::pem(&ca.der)).collect()
+}
+
+/// Whether all webhooks have one bundle, with every CA of `wanted`.
+fn all_hold(webhooks: &[(String, String)], wanted: &str) -> bool {
+    let Some((_, first)) = webhooks.first() else { return true };
+    let are_alike = webhooks.iter().all(|(_, bundle)| bundle == first);
+    are_alike && x509::authorities(wanted).iter().all(|ca| x509::holds(first, ca))
+}
+
+/// `ours` as it is, then the CAs of `theirs` that have not ended and are not among them.
+fn beside(mut ours: String, theirs: &str, now: i64) -> String {
+    for ca in x509::authorities(theirs).into_iter().filter(|ca| ca.span.to > now) {
+        if !x509::holds(&ours, &ca) {
+            ours.push_str(&x509::pem(&ca.der));
+        }
+    }
+    ours
 }
 
 struct WebhooksReflection {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 use lockstep::certificates::Serving;
 use lockstep::certificates::authority::{Lifetimes, Wanted};
 use lockstep::certificates::bundle::{Bundle, Kind, Origin, Seen};
@@ -14,6 +16,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::authority::Authority;
 use crate::memory_api::MemoryApi;
 
 const NAMESPACE: &str = "lockstep-system";
@@ -111,6 +114,32 @@ async fn a_bundle_that_somebody_reset_is_healed() {
         assert_eq!(ground.settled().await, ca);
     }
     assert_eq!(ground.server.text(HOOKS, "/webhooks/1/clientConfig/service/name").as_deref(), Some("lockstep"), "the rest stays");
+}
+
+/// As while a rollout changes where certificates come from: the replicas from before serve a certificate of another CA.
+#[tokio::test]
+async fn a_ca_that_somebody_else_relies_on_is_left_beside_ours_and_nobody_fights() {
+    let ground = ground(2, Lifetimes::default());
+    let ca = ground.settled().await;
+    let theirs = Authority::new("theirs").ca;
+    let both = |server: &MemoryApi| {
+        let bundles = ["/webhooks/0/clientConfig/caBundle", "/webhooks/1/clientConfig/caBundle"].map(|at| server.text(HOOKS, at));
+        bundles.iter().flatten().filter(|bundle| bundle.contains(ca.trim()) && bundle.contains(theirs.trim())).count() == 2
+    };
+    ground.server.change(HOOKS, |hooks| hooks["webhooks"][0]["clientConfig"]["caBundle"] = json!(STANDARD.encode(&theirs)));
+    ground.until(|server| both(server).then_some(())).await;
+
+    // They write the same CAs in an order of their own; whoever answered that would be answered again.
+    let writes = ground.server.writes(HOOKS);
+    let theirs_first = json!(STANDARD.encode(format!("{theirs}{ca}")));
+    ground.server.change(HOOKS, |hooks| {
+        for hook in hooks["webhooks"].as_array_mut().unwrap() {
+            hook["clientConfig"]["caBundle"] = theirs_first.clone();
+        }
+    });
+    ground.server.change(SECRET, |secret| secret["data"]["tls.crt"] = json!(""));
+    ground.until(|server| server.text(SECRET, "/data/tls.crt").filter(|chain| !chain.is_empty())).await;
+    assert_eq!(ground.server.writes(HOOKS), writes, "by now both have seen it, and neither has answered");
 }
 
 #[tokio::test]
