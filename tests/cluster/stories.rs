@@ -7,6 +7,7 @@ pub(crate) mod admission;
 pub(crate) mod availability;
 pub(crate) mod break_glass;
 pub(crate) mod cases;
+pub(crate) mod cert_manager;
 pub(crate) mod commands;
 pub(crate) mod configuration;
 pub(crate) mod deletion;
@@ -93,8 +94,9 @@ pub(crate) const ALONE: &[Story] = &[
     ("helm_3_leads_from_the_first_chart_to_this_one_and_back", installs::from_the_first_chart),
 ];
 
-/// Told only where it is asked for (`--ignored`): it takes half an hour.
-pub(crate) const LONG: &[Story] = &[("zero_loss", zero_loss::everything)];
+/// Told only where they are asked for (`--ignored`): one takes half an hour, the other needs a program that no other story needs.
+pub(crate) const LONG: &[Story] =
+    &[("cert_manager_issues_and_renews_while_pods_are_created", cert_manager::issues_and_renews), ("zero_loss", zero_loss::everything)];
 
 /// The condition of that type.
 pub(crate) fn condition<'p>(pod: &'p Pod, kind: &str) -> Option<&'p PodCondition> {

@@ -56,6 +56,7 @@ const BOUND: &[(&str, &str, &str)] = &[
     ("interrupted", "strict", "local"),
     ("created", "strict", "local"),
     ("upgraded", "strict", "local"),
+    ("certified", "strict", "local"),
     ("documented", "", "local"),
     ("watched", "strict", "local"),
     ("doubled", "strict", "local"),

@@ -40,7 +40,7 @@ pub(crate) fn replaced_while_pods_are_created(world: &World) {
 }
 
 /// A rolling update of Lockstep.
-fn upgrade(world: &World, values: &Value) {
+pub(crate) fn upgrade(world: &World, values: &Value) {
     let before = world.replicas();
     world.upgrade(values);
     await_others(world, &before);
@@ -68,7 +68,7 @@ fn await_others(world: &World, before: &[Pod]) {
 }
 
 /// Creates one pod after the other, as rehearsals that are not stored, while something happens.
-fn while_pods_are_created(world: &World, happens: impl FnOnce()) {
+pub(crate) fn while_pods_are_created(world: &World, happens: impl FnOnce()) {
     let pod = world::pod(CREATED, "one", json!({}));
     let create = |over: &AtomicBool| {
         let mut created = 0;
