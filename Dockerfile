@@ -2,7 +2,9 @@
 FROM rust:1.95-bookworm AS build
 WORKDIR /lockstep
 COPY . .
-RUN RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --locked --target "$(rustc -vV | sed -n 's/^host: //p')" \
+# No path of the builder's in the binary: the same sources give the same bytes (`make reproducible`).
+RUN RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=$CARGO_HOME=/cargo" \
+    cargo build --release --locked --target "$(rustc -vV | sed -n 's/^host: //p')" \
  && mv target/*/release/lockstep /usr/local/bin/lockstep
 
 FROM scratch
