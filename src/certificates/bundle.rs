@@ -28,7 +28,7 @@ use crate::reconcile::tokio_clock::TokioClock;
 
 /// A caBundle that was seen for this long is with every API server: their watches bring it within a second.
 const SETTLED: Duration = Duration::from_secs(5);
-/// Pause after a write that failed.
+/// Pause after a write that failed, or that could not be made yet.
 const PAUSE: Duration = Duration::from_secs(2);
 /// A CA that no file of ours has is left in a caBundle for this long: kubelets bring new files to every node within minutes.
 const FORGET: Duration = Duration::from_secs(2 * 3600);
@@ -146,7 +146,9 @@ impl Bundle {
         let mut changed_at = Instant::now();
         loop {
             let bundle = wanted.borrow_and_update().clone();
-            let mut next = self.is_forgetting(&webhooks, bundle.as_deref()).then(|| changed_at + self.origin.forgets_after());
+            // Never in the past: what cannot be forgotten yet must not be tried without a pause.
+            let forgets_at = || (changed_at + self.origin.forgets_after()).max(Instant::now() + PAUSE);
+            let mut next = self.is_forgetting(&webhooks, bundle.as_deref()).then(forgets_at);
             if let (Some(webhooks), Some(bundle)) = (&webhooks, &bundle)
                 && let Err(error) = self.heal(webhooks, bundle, changed_at).await
             {
