@@ -154,3 +154,35 @@ async fn a_server_that_a_reload_has_lost_does_not_wait_for_a_second_audit() {
     assert!(cluster.is_open("web-1"));
     leader.end().await;
 }
+
+/// Nobody reaches one of two, which goes on sending requests. What is deleted gets none from the other at once, also after others were told
+/// in vain; what comes waits, and says why.
+#[tokio::test]
+async fn while_one_of_two_is_away_pods_are_drained_in_the_other_and_none_is_put_in() {
+    let ([_one, _two, _three], [one, two, three]) = endpoints::<3>(6);
+    let backend = "backend web\n balance roundrobin\n";
+    let (near, far) = (Haproxy::start(backend), Haproxy::start(backend));
+    let cluster = cluster(&[&near, &far], "dynamic", one.port());
+    cluster.run("web-1", &[&one.ip().to_string()]);
+    cluster.run("web-2", &[&two.ip().to_string()]);
+    let leader = Leader::begin(&cluster, "one", 4);
+    cluster.until("the gates open", |cluster| cluster.is_open("web-1") && cluster.is_open("web-2")).await;
+    far.hide();
+    cluster.delete("web-1");
+    until("it is drained", || !serves(&near, one)).await;
+    cluster.run("web-3", &[&three.ip().to_string()]);
+    let says = |cluster: &SmallCluster, text: &str| {
+        cluster.find("web-3").and_then(|pod| pod.gate).is_some_and(|gate| !gate.status && gate.message.contains(text))
+    };
+    cluster.until("it says why it waits", |cluster| says(cluster, "every instance")).await;
+    cluster.delete("web-2");
+    until("it is drained, though others wait", || !serves(&near, two)).await;
+    cluster.stop("web-1");
+    far.show();
+    cluster.until("what has ended goes", |cluster| cluster.find("web-1").is_none()).await;
+    cluster.until("what has come is put in", |cluster| cluster.is_open("web-3")).await;
+    for process in [&near, &far] {
+        assert_eq!([one, two, three].map(|address| serves(process, address)), [false, false, true]);
+    }
+    leader.end().await;
+}

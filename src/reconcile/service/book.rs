@@ -180,3 +180,23 @@ impl Book {
         self.drained &= done;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    /// A drain that some of a registry may have must go on counting against the budget.
+    #[rstest]
+    #[case::unfinished(ChangeError::Unfinished(String::new()), Outcome::Unknown, true)]
+    #[case::refused(ChangeError::Refused(String::new()), Outcome::Refused, false)]
+    fn what_was_done_in_part_may_be_out_of_use(#[case] error: ChangeError, #[case] outcome: Outcome, #[case] out: bool) {
+        let pod = PodKey::new("shop", "web-1");
+        let entry = Entry { pod: &pod, owner: Owner::Pod, seq: Seq(1), observes: false, fresh: false, owned: true };
+        let (mut book, now) = (Book::new(&entry), Instant::default());
+        book.refused(Operation::Drain, &error, Seq(2), now, 0.0);
+        assert_eq!((book.last, book.may_be_out()), (Some((Operation::Drain, outcome, Seq(2))), out));
+        assert!(book.not_before(Operation::Drain) > now, "and is sent again, but not at once");
+    }
+}
