@@ -381,20 +381,24 @@ mod tests {
         }
     }
 
+    /// The first drains for a second, the second for twenty.
     #[rstest]
-    #[case::alike("weight: 20", "weight: 20", Some(Some(20)))]
-    #[case::weights_differ("", "weight: 20", Some(None))]
-    #[case::one_only_observes("weight: 20", "mode: observe", Some(Some(20)))]
+    #[case::alike("weight: 20", "weight: 20", Some((Some(20), 20)))]
+    #[case::weights_differ("", "weight: 20", Some((None, 20)))]
+    #[case::one_only_observes("weight: 20", "mode: observe", Some((Some(20), 1)))]
     #[case::all_observe("mode: observe", "mode: observe", None)]
     fn a_haproxy_registry_knows_what_its_bindings_say_of_their_backends(
         #[case] first: &str,
         #[case] second: &str,
-        #[case] weight: Option<Option<u16>>,
+        #[case] expected: Option<(Option<u16>, u64)>,
     ) {
-        let slots = |more| format!("drain: {{fixed: 1s}}, servers: template, {more}");
-        let configuration = parse(&two_bindings("lan", "web", &slots(first), &slots(second))).unwrap();
-        let backend = |weight| ("web".into(), HaproxyBackend { servers: Servers::Template, check: true, weight });
-        let backends = weight.map(backend).into_iter().collect();
+        let slots = |drain, more| format!("drain: {{fixed: {drain}}}, servers: template, {more}");
+        let configuration = parse(&two_bindings("lan", "web", &slots("1s", first), &slots("20s", second))).unwrap();
+        let backend = |(weight, drain)| {
+            let drain = Duration::from_secs(drain);
+            ("web".into(), HaproxyBackend { servers: Servers::Template, check: true, weight, drain })
+        };
+        let backends = expected.map(backend).into_iter().collect();
         assert_eq!(configuration.services("lan"), Services { backends, ..Services::default() });
     }
 

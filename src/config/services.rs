@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Binding, Configuration, Driver, Mode, Servers};
 
@@ -28,7 +29,7 @@ pub struct TargetGroup {
     pub accept_states: Vec<String>,
 }
 
-/// What the bindings that own targets in a backend of HAProxy say of it; all of one backend say the same, but for the weight.
+/// What the bindings that own targets in a backend of HAProxy say of it; all of one backend say the same, but for weight and drain delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HaproxyBackend {
     /// How servers come to be.
@@ -37,6 +38,8 @@ pub struct HaproxyBackend {
     pub check: bool,
     /// Share of the traffic, where all of them name the same.
     pub weight: Option<u16>,
+    /// The longest of their drain delays.
+    pub drain: Duration,
 }
 
 impl Configuration {
@@ -67,8 +70,10 @@ impl Services {
         if binding.mode == Mode::Observe {
             return;
         }
-        let backend = HaproxyBackend { servers: binding.servers, check: binding.check, weight: Some(binding.weight) };
+        let drain = binding.drain.delay(None);
+        let backend = HaproxyBackend { servers: binding.servers, check: binding.check, weight: Some(binding.weight), drain };
         let known = self.backends.entry(binding.service.service.clone()).or_insert(backend);
+        known.drain = known.drain.max(drain);
         known.weight = known.weight.filter(|weight| *weight == binding.weight);
     }
 }

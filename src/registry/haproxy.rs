@@ -19,8 +19,8 @@
 //! HAProxy does nothing by itself that other registries do: taking a server into use once its check has passed, removing it once its last
 //! session has ended. So every call does that first, and a read shows what came of it.
 //!
-//! Slots carry nothing but an address, so they are one cluster's: all of them, by their names and by the binding that says
-//! `servers: template`. So one that is in use and that nobody claims is listed as ours too, and the sweep empties it.
+//! Slots carry nothing but an address, so they are one cluster's: all of them, by their names (which may have the cluster's in them) and by
+//! the binding that says `servers: template`. So one that is in use and that nobody claims is listed as ours too, and the sweep empties it.
 //!
 //! Invariant: a server is listed as active only if every process that counts has it so; any doubt is shown as the more careful state.
 //! Invariant: a server that is neither stamped as ours nor a slot of ours is never named in a command that changes it.
@@ -29,6 +29,7 @@
 mod answer;
 mod backend;
 mod instances;
+mod leaving;
 mod name;
 mod process;
 mod runtime;
@@ -49,6 +50,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::backend::Backend;
 use self::instances::{Gathered, Instances, Reached};
+use self::leaving::Leaving;
 use self::server::{Owner, Phase, Server, Steps};
 use self::slots::Slots;
 use crate::config::{HaproxyBackend, HaproxyConfig, Servers, Services};
@@ -67,7 +69,7 @@ const POLL: Duration = Duration::from_secs(1);
 /// How HAProxy refuses a name that a server has already.
 const EXISTS: &str = "Already exists a server with the same name";
 /// Of a backend that no binding of ours owns (any more), as debts may name one: its slots are not looked after.
-const UNNAMED: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true, weight: None };
+const UNNAMED: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true, weight: None, drain: Duration::ZERO };
 
 /// One or several HAProxy processes.
 #[derive(Debug)]
@@ -78,6 +80,7 @@ pub struct Haproxy {
     /// One call at a time in a backend: a call decides from what it read.
     turns: Mutex<HashMap<Arc<str>, Arc<tokio::sync::Mutex<()>>>>,
     slots: Slots,
+    leaving: Leaving,
 }
 
 /// A target, as far as processes can agree on it.
@@ -87,7 +90,14 @@ impl Haproxy {
     /// The registry that `config` describes; credential files are those of `credentials`. Does no I/O.
     pub fn new(config: &HaproxyConfig, registry: &Arc<str>, cluster: &Arc<str>, credentials: &Path) -> Result<Self, OpenError> {
         let instances = Instances::new(config, registry, credentials)?;
-        Ok(Self { cluster: cluster.clone(), backends: ArcSwap::default(), instances, turns: Mutex::default(), slots: Slots::default() })
+        Ok(Self {
+            cluster: cluster.clone(),
+            backends: ArcSwap::default(),
+            instances,
+            turns: Mutex::default(),
+            slots: Slots::default(),
+            leaving: Leaving::default(),
+        })
     }
 
     /// The same, showing in `gauge` how many processes are counted out.
@@ -138,11 +148,13 @@ impl Haproxy {
     async fn look_after(&self, reached: &mut [Reached], service: &Arc<str>, config: HaproxyBackend) -> Result<(), CallError> {
         let agreed = agreement(reached, config);
         self.slots.keep(service, |address| agreed.contains_key(&(Some(address), String::new())));
+        self.leaving.keep(service, |key| agreed.get(key).is_some_and(|agreed| agreed.phase == Phase::Leaving));
         let share = |address| self.share(service, config, address);
+        let over = |server: &Server| self.leaving.is_over(service, key(server), config.drain);
         let cluster = &self.cluster;
         let looking = reached.iter_mut().map(|one| {
             let mut all = self.agree(one, &agreed, (service, config));
-            all.extend(one.backend.upkeep(service, config, share));
+            all.extend(one.backend.upkeep(service, config, share, over));
             async move {
                 if all.is_empty() {
                     return Ok(());
@@ -240,13 +252,7 @@ impl Haproxy {
             stop_traffic(&mut reached, &service, changes).await;
             return Ok(changes.iter().map(|change| Err(unfinished(change, &lacking))).collect());
         }
-        for change in changes.iter().filter(|_| config.servers == Servers::Template) {
-            match change.operation {
-                Operation::Register => self.slots.taken(&service, change.address, change.weight),
-                Operation::Deregister => self.slots.given_back(&service, change.address),
-                Operation::Drain => {}
-            }
-        }
+        changes.iter().for_each(|change| self.remember(&reached, &service, config, change));
         let cluster = &self.cluster;
         let making = reached.iter_mut().map(|one| {
             let service = &service;
@@ -270,6 +276,23 @@ impl Haproxy {
             other => other,
         })?;
         Ok((0..changes.len()).map(|place| together(made.iter().map(|results| &results[place]))).collect())
+    }
+
+    /// Keeps what of a change HAProxy does not.
+    fn remember(&self, reached: &[Reached], service: &Arc<str>, config: HaproxyBackend, change: &Change) {
+        match change.operation {
+            Operation::Register if config.servers == Servers::Template => self.slots.taken(service, change.address, change.weight),
+            Operation::Register | Operation::Drain => {}
+            Operation::Deregister => {
+                if config.servers == Servers::Template {
+                    self.slots.given_back(service, change.address);
+                }
+                let there = reached.iter().filter_map(|one| one.backend.find(change.address, &change.uid));
+                if let Some(server) = there.filter(|server| server.phase() != Phase::Leaving).min_by_key(|server| server.quiet()) {
+                    self.leaving.begin(service, key(server), config.drain, server.quiet());
+                }
+            }
+        }
     }
 }
 

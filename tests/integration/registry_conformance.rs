@@ -25,12 +25,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Subject {
     driver: Arc<Driver>,
     service: String,
+    /// What stands there all the time and is nobody's of ours.
+    beside: Option<SocketAddr>,
 }
 
 #[rstest]
 #[tokio::test]
 async fn a_target_is_registered_drained_and_deregistered(
-    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo, Kind::HaproxyUnlike)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -54,7 +56,7 @@ async fn a_target_is_registered_drained_and_deregistered(
 #[rstest]
 #[tokio::test]
 async fn repeated_and_reordered_calls_do_no_harm(
-    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo, Kind::HaproxyUnlike)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -86,7 +88,7 @@ async fn repeated_and_reordered_calls_do_no_harm(
 #[rstest]
 #[tokio::test]
 async fn foreign_targets_are_shown_and_left_alone(
-    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo, Kind::HaproxyUnlike)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -115,7 +117,7 @@ async fn foreign_targets_are_shown_and_left_alone(
 #[rstest]
 #[tokio::test]
 async fn a_newcomer_on_a_reused_address_is_not_removed(
-    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo, Kind::HaproxyUnlike)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -135,7 +137,7 @@ async fn a_newcomer_on_a_reused_address_is_not_removed(
 #[rstest]
 #[tokio::test]
 async fn each_change_of_a_batch_has_its_own_result(
-    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo, Kind::HaproxyUnlike)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -158,7 +160,7 @@ async fn each_change_of_a_batch_has_its_own_result(
 #[rstest]
 #[tokio::test]
 async fn a_blocking_read_is_answered_by_a_change(
-    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo, Kind::HaproxyUnlike)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -182,7 +184,7 @@ async fn a_blocking_read_is_answered_by_a_change(
 #[rstest]
 #[tokio::test]
 async fn a_silent_endpoint_is_a_timeout(
-    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo, Kind::HaproxyUnlike)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -199,7 +201,7 @@ async fn a_silent_endpoint_is_a_timeout(
 #[rstest]
 #[tokio::test]
 async fn a_refused_connection_certainly_left_nothing(
-    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo, Kind::HaproxyUnlike)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -213,7 +215,7 @@ async fn a_refused_connection_certainly_left_nothing(
 #[rstest]
 #[tokio::test]
 async fn a_credential_that_changed_on_disk_counts(
-    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo, Kind::HaproxyUnlike)] kind: Kind,
 ) {
     let ground = Ground::start_guarded(kind).await;
     let subject = Subject::of(&ground);
@@ -232,7 +234,7 @@ async fn a_credential_that_changed_on_disk_counts(
 #[rstest]
 #[tokio::test]
 async fn an_interrupted_call_is_made_good_by_the_next(
-    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo, Kind::HaproxyUnlike)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -258,7 +260,7 @@ async fn an_interrupted_call_is_made_good_by_the_next(
 #[rstest]
 #[tokio::test]
 async fn more_than_fits_into_one_request_is_listed_whole(
-    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo, Kind::HaproxyUnlike)] kind: Kind,
 ) {
     let ground = Ground::start(kind).await;
     let subject = Subject::of(&ground);
@@ -277,7 +279,7 @@ async fn more_than_fits_into_one_request_is_listed_whole(
 #[rstest]
 #[tokio::test]
 async fn a_certificate_of_a_stranger_is_refused_before_anything_is_sent(
-    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo)] kind: Kind,
+    #[values(Kind::Aws, Kind::Consul, Kind::Http, Kind::HaproxyDynamic, Kind::HaproxyTemplate, Kind::HaproxyTwo, Kind::HaproxyUnlike)] kind: Kind,
 ) {
     let ground = Ground::start_guarded(kind).await;
     let subject = Subject::with(&ground, &ground.config_of_a_stranger().await);
@@ -306,11 +308,19 @@ impl Subject {
     }
 
     fn with(ground: &Ground, driver: &DriverConfig) -> Self {
-        Self { driver: ground.open(driver, CLUSTER), service: ground.service().to_owned() }
+        Self { driver: ground.open(driver, CLUSTER), service: ground.service().to_owned(), beside: ground.beside() }
     }
 
     async fn listing(&self) -> Listing {
-        self.driver.list(&self.service, None).await.unwrap()
+        self.list(None).await
+    }
+
+    async fn list(&self, wait: Option<Wait>) -> Listing {
+        let mut listing = self.driver.list(&self.service, wait).await.unwrap();
+        let count = listing.targets.len();
+        listing.targets.retain(|listed| Some(listed.address) != self.beside);
+        assert_eq!(count - listing.targets.len(), usize::from(self.beside.is_some()), "it is there all the time");
+        listing
     }
 
     async fn one(&self, operation: Operation, address: SocketAddr, uid: &str) -> Result<(), ChangeError> {
@@ -357,7 +367,7 @@ impl Subject {
                 if wait.is_none() {
                     tokio::time::sleep(self.driver.capabilities().poll.min(Duration::from_millis(50))).await;
                 }
-                listing = self.driver.list(&self.service, wait).await.unwrap();
+                listing = self.list(wait).await;
             }
             listing
         };

@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     HaproxyDynamic,
     HaproxyTemplate,
     HaproxyTwo,
+    /// Two processes, of which one has more slots, and a server of somebody else.
+    HaproxyUnlike,
 }
 
 /// A registry, empty, with one service.
@@ -43,6 +45,7 @@ pub(crate) struct Ground {
     guarded: bool,
     /// Endpoints that were handed out; they listen, so that a registry that checks finds them well.
     endpoints: Mutex<Vec<std::net::TcpListener>>,
+    beside: Option<SocketAddr>,
 }
 
 enum RealRegistry {
@@ -77,6 +80,8 @@ impl Ground {
     async fn make(kind: Kind, guarded: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("credentials")).unwrap();
+        let endpoint = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let beside = (kind == Kind::HaproxyUnlike && !guarded).then(|| endpoint.local_addr().unwrap());
         let registry = match kind {
             Kind::Aws => elbv2(folder.path()).await,
             Kind::Consul => consul(folder.path(), guarded).await,
@@ -84,8 +89,12 @@ impl Ground {
             Kind::HaproxyDynamic => haproxy(folder.path(), guarded, &[DYNAMIC]),
             Kind::HaproxyTemplate => haproxy(folder.path(), guarded, &[TEMPLATE]),
             Kind::HaproxyTwo => haproxy(folder.path(), guarded, &[DYNAMIC, DYNAMIC]),
+            Kind::HaproxyUnlike => {
+                let hand = beside.map(|address| format!(" server hand {address} check inter 200ms weight 7\n")).unwrap_or_default();
+                haproxy(folder.path(), guarded, &[TEMPLATE, &(TEMPLATE.replace("1-4", "1-6") + &hand)])
+            }
         };
-        Self { kind, folder, registry, guarded, endpoints: Mutex::default() }
+        Self { kind, folder, registry, guarded, endpoints: Mutex::new(vec![endpoint]), beside }
     }
 
     /// The driver of those settings; the credentials of an AWS account stand in the credential file here.
@@ -157,7 +166,12 @@ impl Ground {
 
     /// The most targets that the service takes here.
     pub(crate) fn room(&self) -> usize {
-        if self.kind == Kind::HaproxyTemplate { SLOTS } else { usize::MAX }
+        if matches!(self.kind, Kind::HaproxyTemplate | Kind::HaproxyUnlike) { SLOTS } else { usize::MAX }
+    }
+
+    /// A target of somebody else that stands there from the beginning.
+    pub(crate) fn beside(&self) -> Option<SocketAddr> {
+        self.beside
     }
 
     /// An endpoint that nobody else has.
@@ -227,8 +241,9 @@ impl Ground {
 
     /// What a binding says of the service; where it is an aws registry, nothing special.
     fn services(&self) -> Services {
-        let servers = if self.kind == Kind::HaproxyTemplate { Servers::Template } else { Servers::Dynamic };
-        let backends = BTreeMap::from([("web".into(), HaproxyBackend { servers, check: true, weight: None })]);
+        let template = matches!(self.kind, Kind::HaproxyTemplate | Kind::HaproxyUnlike);
+        let servers = if template { Servers::Template } else { Servers::Dynamic };
+        let backends = BTreeMap::from([("web".into(), HaproxyBackend { servers, check: true, weight: None, drain: Duration::ZERO })]);
         Services { backends, ..Services::default() }
     }
 

@@ -17,22 +17,31 @@ use tokio::time::Instant;
 use crate::haproxy_process::{Haproxy, free_port};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-pub(crate) const DYNAMIC: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true, weight: None };
-pub(crate) const TEMPLATE: HaproxyBackend = HaproxyBackend { servers: Servers::Template, check: true, weight: None };
+pub(crate) const DYNAMIC: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true, weight: None, drain: Duration::ZERO };
+pub(crate) const TEMPLATE: HaproxyBackend = HaproxyBackend { servers: Servers::Template, check: true, weight: None, drain: Duration::ZERO };
 pub(crate) const ROUND: &str = "backend web\n balance roundrobin\n";
 pub(crate) const SLOTS: &str = "backend web\n balance roundrobin\n \
     server-template lockstep 1-2 lockstep.invalid:1 check inter 200ms init-addr last,127.0.0.1 disabled\n";
 
 pub(crate) fn open(addresses: Vec<String>, backends: &[(&str, HaproxyBackend)], instance_timeout: Duration) -> Driver {
-    let backends = backends.iter().map(|(name, backend)| (Arc::from(*name), *backend)).collect();
     let config = HaproxyConfig { addresses, instance_timeout, tls_ca: None };
-    let driver = Driver::new(&config, &"lan".into(), &"here".into(), Path::new("/nowhere")).unwrap();
+    open_as("here", &config, backends)
+}
+
+fn open_as(cluster: &str, config: &HaproxyConfig, backends: &[(&str, HaproxyBackend)]) -> Driver {
+    let backends = backends.iter().map(|(name, backend)| (Arc::from(*name), *backend)).collect();
+    let driver = Driver::new(config, &"lan".into(), &cluster.into(), Path::new("/nowhere")).unwrap();
     driver.bind(Services { backends, ..Services::default() });
     driver
 }
 
 pub(crate) fn one(process: &Haproxy, backend: HaproxyBackend) -> Driver {
-    open(vec![process.address()], &[("web", backend)], Duration::from_secs(30))
+    of_cluster("here", process, backend)
+}
+
+pub(crate) fn of_cluster(cluster: &str, process: &Haproxy, backend: HaproxyBackend) -> Driver {
+    let config = HaproxyConfig { addresses: vec![process.address()], instance_timeout: Duration::from_secs(30), tls_ca: None };
+    open_as(cluster, &config, &[("web", backend)])
 }
 
 pub(crate) fn change(operation: Operation, address: SocketAddr) -> Change {
@@ -146,13 +155,15 @@ fn ask(front: SocketAddr) -> std::thread::JoinHandle<String> {
     })
 }
 
-/// A request that is never answered holds its server for half a minute after the containers are gone, and no longer.
+/// A request that is never answered holds its server for half a minute after the containers are gone, and no longer; where the pod lives on,
+/// for the drain delay.
 #[rstest]
-#[case::dynamic(ROUND, DYNAMIC)]
-#[case::template(SLOTS, TEMPLATE)]
+#[case::dynamic(ROUND, DYNAMIC, 30)]
+#[case::template(SLOTS, TEMPLATE, 30)]
+#[case::of_a_pod_that_lives_on(ROUND, HaproxyBackend { drain: Duration::from_secs(40), ..DYNAMIC }, 40)]
 #[tokio::test]
-async fn a_session_that_does_not_end_is_cut(#[case] backend: &str, #[case] config: HaproxyBackend) {
-    const DEADLINE: Duration = Duration::from_secs(30);
+async fn a_session_that_does_not_end_is_cut(#[case] backend: &str, #[case] config: HaproxyBackend, #[case] seconds: u64) {
+    let deadline = Duration::from_secs(seconds);
     let front = free_port();
     let process = Haproxy::start(&format!("frontend f\n bind {front}\n default_backend web\n{backend}"));
     let driver = one(&process, config);
@@ -176,10 +187,10 @@ async fn a_session_that_does_not_end_is_cut(#[case] backend: &str, #[case] confi
     tell(&driver, Operation::Deregister, address).await.unwrap();
     let begun = Instant::now();
     while state(&driver.list("web", None).await.unwrap(), address).is_some() {
-        assert!(begun.elapsed() < DEADLINE + PATIENCE, "it is never let go");
+        assert!(begun.elapsed() < deadline + PATIENCE, "it is never let go");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    assert!(begun.elapsed() > DEADLINE - Duration::from_secs(2), "it was cut after {:?}", begun.elapsed());
+    assert!(begun.elapsed() > deadline - Duration::from_secs(2), "it was cut after {:?}", begun.elapsed());
     let answer = asking.join().unwrap();
     assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
@@ -314,7 +325,7 @@ async fn weights_are_kept_to() {
 #[tokio::test]
 async fn without_a_check_a_server_is_in_use_at_once() {
     let process = Haproxy::start(ROUND);
-    let driver = one(&process, HaproxyBackend { servers: Servers::Dynamic, check: false, weight: None });
+    let driver = one(&process, HaproxyBackend { servers: Servers::Dynamic, check: false, weight: None, drain: Duration::ZERO });
     let address = free_port();
     tell(&driver, Operation::Register, address).await.unwrap();
     let listing = driver.list("web", None).await.unwrap();

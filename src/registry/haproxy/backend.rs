@@ -57,10 +57,17 @@ impl Backend {
         }
     }
 
-    /// Steps for what other registries do by themselves. `share`: the one that a target is to have, where that is known.
-    pub(super) fn upkeep(&self, name: &str, config: HaproxyBackend, share: impl Fn(SocketAddr) -> Option<u16>) -> Vec<Steps> {
+    /// Steps for what other registries do by themselves. `share`: the one that a target is to have, where that is known. `over`: whether
+    /// the sessions of a leaving server have had their time.
+    pub(super) fn upkeep(
+        &self,
+        name: &str,
+        config: HaproxyBackend,
+        share: impl Fn(SocketAddr) -> Option<u16>,
+        over: impl Fn(&Server) -> bool,
+    ) -> Vec<Steps> {
         let looked_after = self.servers.iter().filter(|server| is_ours(server, config));
-        looked_after.flat_map(|server| server.upkeep(name, server.address.and_then(&share))).collect()
+        looked_after.flat_map(|server| server.upkeep(name, server.address.and_then(&share), &over)).collect()
     }
 
     /// Slots that nobody uses.
@@ -110,9 +117,10 @@ impl Backend {
     }
 
     fn full(&self, name: &str) -> ChangeError {
-        let slots = self.servers.iter().filter(|server| server.owner == Owner::Slot).count();
-        let remedy = format!("raise the number in its line `server-template {SLOT} 1-N`");
-        ChangeError::Full(format!("all {slots} slots of backend {name} are in use; {remedy}"))
+        let slots: Vec<&Server> = self.servers.iter().filter(|server| server.owner == Owner::Slot).collect();
+        let prefix = slots.first().map_or(SLOT, |server| server.name.trim_end_matches(|one: char| one.is_ascii_digit()));
+        let remedy = format!("raise the number in its line `server-template {prefix} 1-N`");
+        ChangeError::Full(format!("all {} slots of backend {name} are in use; {remedy}", slots.len()))
     }
 }
 
@@ -161,13 +169,15 @@ fn dynamic(backend: &str, server: &str, address: SocketAddr, weight: u32, check:
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rstest::rstest;
 
     use super::*;
     use crate::registry::haproxy::answer::tests::{OURS, UP, example};
     use crate::target::PodKey;
 
-    const CHECKED: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true, weight: None };
+    const CHECKED: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true, weight: None, drain: Duration::ZERO };
     const SLOTS: HaproxyBackend = HaproxyBackend { servers: Servers::Template, ..CHECKED };
 
     fn backend(servers: impl IntoIterator<Item = Server>) -> Backend {
@@ -230,7 +240,7 @@ mod tests {
             assert_eq!(backend.change("web", CHECKED, &change(operation)), Err(ChangeError::NotFound));
         }
         assert!(!texts(&backend.change("web", CHECKED, &change(Operation::Register)).unwrap()).contains(&format!("web/{name} ")));
-        assert_eq!(backend.upkeep("web", CHECKED, |_| None), []);
+        assert_eq!(backend.upkeep("web", CHECKED, |_| None, |_| false), []);
     }
 
     /// Slots of a backend that no binding owns may be another cluster's: one is touched only by a change that names its address.
@@ -239,7 +249,7 @@ mod tests {
     #[case::not_ours(CHECKED, "")]
     fn only_slots_of_ours_are_looked_after(#[case] config: HaproxyBackend, #[case] expected: &str) {
         let backend = backend([example("lockstep7", [4, 2, 0], UP)]);
-        assert_eq!(texts(&backend.upkeep("web", config, |_| None)), expected);
+        assert_eq!(texts(&backend.upkeep("web", config, |_| None, |_| false)), expected);
         assert_eq!(backend.ours(config).count(), usize::from(!expected.is_empty()));
         assert!(texts(&backend.change("web", config, &change(Operation::Deregister)).unwrap()).contains("state maint"));
     }

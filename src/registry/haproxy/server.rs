@@ -15,13 +15,12 @@
 //! Absent on purpose: texts of HAProxy (`answer`), which server is meant (`backend`).
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::config::HaproxyBackend;
 use crate::registry::Stamp;
 use crate::target::TargetState;
 
-/// Sessions of a leaving server are cut after this long: its containers are gone by then, as a rule long before.
-const SESSION_DEADLINE: u64 = 30;
 /// A server is deleted no sooner after its last new request could have come: while HAProxy tries a request again on a server that does not
 /// answer (three times, a second apart), the request holds the server without being counted, and 2.6 crashes if it is deleted then.
 const REST: u64 = 6;
@@ -170,14 +169,22 @@ impl Server {
         vec![steps]
     }
 
+    /// For how long it has had no new sessions, at least.
+    pub(super) fn quiet(&self) -> Duration {
+        match self.phase() {
+            Phase::Draining | Phase::Leaving => Duration::from_secs(self.since),
+            Phase::Free | Phase::Active | Phase::Registering | Phase::Parked => Duration::ZERO,
+        }
+    }
+
     /// Steps for what other registries do by themselves: take into use what has passed its check, remove what has no sessions any more.
-    /// `share`: the one that its target is to have, where that is known.
-    pub(super) fn upkeep(&self, backend: &str, share: Option<u16>) -> Vec<Steps> {
+    /// `share`: the one that its target is to have, where that is known. `over`: whether sessions that are left have had their time.
+    pub(super) fn upkeep(&self, backend: &str, share: Option<u16>, over: impl FnOnce(&Self) -> bool) -> Vec<Steps> {
         match self.phase() {
             Phase::Registering if self.passed => vec![Steps::must([self.take_weight(backend, share)])],
             Phase::Active => share.map(|share| self.weigh(backend, share)).unwrap_or_default(),
             Phase::Leaving => {
-                let cut = self.since >= SESSION_DEADLINE && self.sessions > 0;
+                let cut = self.sessions > 0 && over(self);
                 let cut = cut.then(|| Steps::attempt(format!("shutdown sessions server {backend}/{}", self.name)));
                 cut.into_iter().chain(self.removal(backend)).collect()
             }
@@ -268,21 +275,21 @@ mod tests {
     }
 
     #[rstest]
-    #[case::unused([5, 0, 1], 0, 100, Phase::Free, "")]
-    #[case::busy([5, 0, 0], 1, 1, Phase::Leaving, "")]
-    #[case::busy_for_too_long([5, 0, 0], 1, 30, Phase::Leaving, "shutdown sessions server web/lockstep7")]
-    #[case::left([5, 0, 0], 0, 1, Phase::Free, "")]
+    #[case::unused([5, 0, 1], 0, true, Phase::Free, "")]
+    #[case::busy([5, 0, 0], 1, false, Phase::Leaving, "")]
+    #[case::busy_for_too_long([5, 0, 0], 1, true, Phase::Leaving, "shutdown sessions server web/lockstep7")]
+    #[case::left([5, 0, 0], 0, true, Phase::Free, "")]
     fn a_slot_is_free_once_its_sessions_are_gone(
         #[case] numbers: [u32; 3],
         #[case] sessions: u32,
-        #[case] since: u32,
+        #[case] over: bool,
         #[case] phase: Phase,
         #[case] expected: &str,
     ) {
-        let server = example(SLOT, numbers, ("MAINT", "", 0, sessions, since));
+        let server = example(SLOT, numbers, ("MAINT", "", 0, sessions, 1));
         assert_eq!(server.phase(), phase);
         assert_eq!(server.state().is_none(), phase == Phase::Free);
-        assert_eq!(texts(&server.upkeep("web", None)), expected);
+        assert_eq!(texts(&server.upkeep("web", None, |_| over)), expected);
     }
 
     #[rstest]
@@ -290,7 +297,7 @@ mod tests {
     #[case::after_it(UP, "set server web/S weight 100%")]
     fn a_server_comes_into_use_by_its_own_check(#[case] seen: Seen<'_>, #[case] expected: &str) {
         let server = example(OURS, [0, 2, 0], seen);
-        assert_eq!(texts(&server.upkeep("web", None)), expected);
+        assert_eq!(texts(&server.upkeep("web", None, |_| false)), expected);
         assert!(server.is_underway());
     }
 
@@ -306,7 +313,7 @@ mod tests {
     #[case::of_a_dynamic_server(OURS, 0, None, "set server web/S weight 100%")]
     #[case::of_a_binding_that_was_changed(OURS, 100, Some(20), "set server web/S weight 20")]
     fn a_server_has_its_share(#[case] name: &str, #[case] weight: u32, #[case] share: Option<u16>, #[case] expected: &str) {
-        assert_eq!(texts(&example(name, [0, 2, weight], UP).upkeep("web", share)), expected);
+        assert_eq!(texts(&example(name, [0, 2, weight], UP).upkeep("web", share, |_| false)), expected);
     }
 
     #[rstest]
@@ -314,21 +321,23 @@ mod tests {
     #[case(49)]
     fn a_light_slot_gets_traffic(#[case] share: u16) {
         let server = Server { initial_weight: 1, ..example(SLOT, [0, 2, 0], UP) };
-        assert_eq!(texts(&server.upkeep("web", Some(share))), "set server web/lockstep7 weight 100%");
+        assert_eq!(texts(&server.upkeep("web", Some(share), |_| false)), "set server web/lockstep7 weight 100%");
     }
 
     #[test]
     fn an_agent_of_the_operator_is_not_fought() {
         let server = Server { advised: true, ..example(SLOT, [0, 2, 50], UP) };
-        assert_eq!(texts(&server.upkeep("web", Some(100))), "");
+        assert_eq!(texts(&server.upkeep("web", Some(100), |_| false)), "");
     }
 
+    /// HAProxy counts on from when it went down where it was down before; that says nothing of its sessions.
     #[rstest]
-    #[case::too_soon(1, "")]
-    #[case::soon(6, "del server web/S")]
-    #[case::late(30, "shutdown sessions server web/S; del server web/S")]
-    fn a_leaving_server_is_removed(#[case] since: u32, #[case] expected: &str) {
-        let steps = example(OURS, [1, 0, 0], ("MAINT", "", 0, 1, since)).upkeep("web", None);
+    #[case::too_soon(1, false, "")]
+    #[case::soon(6, false, "del server web/S")]
+    #[case::down_long_before(9000, false, "del server web/S")]
+    #[case::late(36, true, "shutdown sessions server web/S; del server web/S")]
+    fn a_leaving_server_is_removed(#[case] since: u32, #[case] over: bool, #[case] expected: &str) {
+        let steps = example(OURS, [1, 0, 0], ("MAINT", "", 0, 1, since)).upkeep("web", None, |_| over);
         assert!(steps.iter().all(|steps| steps.attempt));
         assert_eq!(texts(&steps), expected);
     }
