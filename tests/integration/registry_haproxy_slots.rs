@@ -9,7 +9,7 @@ use lockstep::target::{PodUid, TargetState};
 use rstest::rstest;
 
 use crate::haproxy_process::Haproxy;
-use crate::registry_haproxy::{DYNAMIC, SLOTS, TEMPLATE, change, endpoint, one, open, state, tell, until, weights};
+use crate::registry_haproxy::{DYNAMIC, ROUND, SLOTS, TEMPLATE, change, endpoint, of_cluster, one, open, state, tell, until, weights};
 
 #[tokio::test]
 async fn slots_survive_a_reload() {
@@ -112,6 +112,55 @@ async fn a_light_slot_has_its_share_and_keeps_it(#[case] backend: String, #[case
     process.ask("set server web/lockstep1 weight 77");
     one(&process, HaproxyBackend { weight: Some(20), ..TEMPLATE }).list("web", None).await.unwrap();
     assert_eq!(weights(&process)[0], expected);
+}
+
+/// A slot has what `default-server` says, a dynamic server nothing of it: weight, limit of connections, checks until it is down.
+#[rstest]
+#[case::dynamic(ROUND, "", DYNAMIC, ["100", "", "3"])]
+#[case::template(ROUND, " server-template lockstep 1-2 lockstep.invalid:1 init-addr last,127.0.0.1 disabled\n", TEMPLATE, ["30", "7", "5"])]
+#[tokio::test]
+async fn what_default_server_says_holds_for_slots_alone(
+    #[case] backend: &str,
+    #[case] slots: &str,
+    #[case] config: HaproxyBackend,
+    #[case] expected: [&str; 3],
+) {
+    let process = Haproxy::start(&format!("{backend} default-server check inter 200ms fall 5 weight 30 maxconn 7\n{slots}"));
+    let driver = one(&process, config);
+    let (_listener, address) = endpoint();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    let stat = process.ask("show stat web 4 -1");
+    let rows: Vec<Vec<&str>> = stat.lines().map(|line| line.trim_start_matches("# ").split(',').collect()).collect();
+    let place = |name: &str| rows[0].iter().position(|column| *column == name).unwrap();
+    assert_eq!(["weight", "slim", "check_fall"].map(|name| rows[1][place(name)]), expected, "{stat}");
+}
+
+/// Two clusters fill slots of one backend, each those that have its name.
+#[tokio::test]
+async fn slots_that_have_another_clusters_name_are_left_alone() {
+    let line = |cluster: &str| {
+        format!(" server-template lockstep.{cluster}. 1-2 lockstep.invalid:1 check inter 200ms init-addr last,127.0.0.1 disabled\n")
+    };
+    let process = Haproxy::start(&format!("{ROUND}{}{}", line("here"), line("there.too")));
+    let here = one(&process, TEMPLATE);
+    let there = of_cluster("there.too", &process, TEMPLATE);
+    let ends: [_; 4] = std::array::from_fn(|_| endpoint());
+    let [ours, theirs, next, late] = ends.each_ref().map(|(_, address)| *address);
+    for (driver, address) in [(&here, ours), (&there, theirs), (&here, next)] {
+        tell(driver, Operation::Register, address).await.unwrap();
+        until(driver, address, Some(TargetState::Active)).await;
+    }
+    let full = tell(&here, Operation::Register, late).await;
+    let remedy = "all 2 slots of backend web are in use; raise the number in its line `server-template lockstep.here. 1-N`";
+    assert_eq!(full, Err(ChangeError::Full(remedy.to_owned())));
+    for operation in [Operation::Drain, Operation::Deregister] {
+        assert_eq!(tell(&here, operation, theirs).await, Err(ChangeError::NotFound));
+    }
+    let listing = here.list("web", None).await.unwrap();
+    let whose = |address| listing.targets.iter().find(|listed| listed.address == address).and_then(|listed| listed.stamp.as_ref());
+    assert_eq!([ours, theirs].map(|address| whose(address).map(|stamp| &*stamp.cluster)), [Some("here"), Some("there.too")]);
+    assert_eq!(state(&there.list("web", None).await.unwrap(), theirs), Some(TargetState::Active));
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use super::server::Owner;
 use crate::registry::{Change, Stamp};
 use crate::target::PodUid;
 
-/// First part of the names of dynamic servers, and the whole prefix of the slots' names in `server-template`.
+/// First part of the names of dynamic servers, and the prefix of the slots' names in `server-template`, whole or with a cluster behind it.
 pub(super) const SLOT: &str = "lockstep";
 
 /// The name of the dynamic server of a target: `lockstep:CLUSTER:NAMESPACE:POD:UID:ADDRESS:PORT`.
@@ -23,8 +23,16 @@ pub(super) fn of(change: &Change) -> String {
 /// Whose the server of that name is.
 pub(super) fn owner(name: &str, cluster: &str) -> Owner {
     let Some(rest) = name.strip_prefix(SLOT) else { return Owner::Foreign(None) };
-    if !rest.is_empty() && rest.bytes().all(|one| one.is_ascii_digit()) {
+    let prefix = rest.trim_end_matches(|one: char| one.is_ascii_digit());
+    let numbered = prefix.len() < rest.len();
+    if numbered && prefix.is_empty() {
         return Owner::Slot;
+    }
+    if numbered && let Some(of) = prefix.strip_prefix('.').and_then(|rest| rest.strip_suffix('.')) {
+        return match decode(of) {
+            Some(of) if of == cluster => Owner::Slot,
+            of => Owner::Foreign(of.map(|of| Stamp { cluster: of.into(), uid: PodUid::new("") })),
+        };
     }
     match stamp(rest) {
         Some(stamp) if &*stamp.cluster == cluster => Owner::Ours(stamp),
@@ -90,11 +98,28 @@ mod tests {
     #[case("lockstep", false)]
     #[case("lockstep1a", false)]
     #[case("web1", false)]
+    #[case::with_our_name("lockstep.prod.12", true)]
+    #[case::with_anothers("lockstep.test.12", false)]
+    #[case::with_a_name_that_begins_as_ours("lockstep.prod.eu.12", false)]
+    #[case::without_a_number("lockstep.prod.", false)]
+    #[case::without_an_end("lockstep.prod12", false)]
+    #[case::without_a_name("lockstep..12", false)]
     fn slots(#[case] name: &str, #[case] slot: bool) {
         assert_eq!(owner(name, "prod") == Owner::Slot, slot);
     }
 
     #[rstest]
+    #[case("prod", "lockstep.prod.1")]
+    #[case("eu.prod-1", "lockstep.eu.prod-1.1")]
+    #[case("a b", "lockstep.a_20b.1")]
+    fn a_slot_may_have_its_clusters_name(#[case] cluster: &str, #[case] name: &str) {
+        assert_eq!(owner(name, cluster), Owner::Slot);
+        let stamp = Stamp { cluster: cluster.into(), uid: PodUid::new("") };
+        assert_eq!(owner(name, "another"), Owner::Foreign(Some(stamp)));
+    }
+
+    #[rstest]
+    #[case("lockstep.a_zz.1")]
     #[case("lockstep:")]
     #[case("lockstep:a:b:c")]
     #[case("lockstep:a_:b:c:d:e:f")]
