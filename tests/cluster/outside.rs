@@ -3,7 +3,8 @@
 //! Invariant: each has every backend; which of them Lockstep knows is the configuration's affair.
 //! Absent on purpose: settings that would hide a lost request (retries on other servers are off, as in HAProxy's defaults).
 
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
@@ -98,6 +99,15 @@ impl Outside {
     pub(crate) fn front(&self, backend: &Backend) -> SocketAddr {
         let place = BACKENDS.iter().position(|one| one.name == backend.name).expect("it is one of them");
         self.balancers[0].fronts[place]
+    }
+
+    /// What the first balancer answers to one command, also while it is being reloaded; `None` where nobody answers.
+    pub(crate) fn ask_first(&self, command: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(self.balancers[0].runtime).ok()?;
+        writeln!(stream, "{command}").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
     }
 
     /// The first balancer, through which the load goes.

@@ -60,26 +60,28 @@ impl Follower {
 
 fn follow(world: &World, backend: &Backend) {
     let wanted = world.cluster.ready_endpoints(backend.name, "web");
-    let balancer = world.outside.first();
-    let seats = seats(&balancer.ask(&format!("show servers state {}", backend.name)));
+    // What is not done now is done with the next look.
+    let ask = |command: &str| world.outside.ask_first(command);
+    let Some(state) = ask(&format!("show servers state {}", backend.name)) else { return };
+    let seats = seats(&state);
     let has = |address: &SocketAddr| seats.iter().any(|seat| seat.used && seat.address == Some(*address));
     for seat in seats.iter().filter(|seat| seat.used && seat.address.is_none_or(|address| !wanted.contains(&address))) {
         // It is left in maintenance: HAProxy 2.6 crashes where a server that has just died is deleted.
-        balancer.ask(&format!("set server {}/{} state maint", backend.name, seat.name));
+        ask(&format!("set server {}/{} state maint", backend.name, seat.name));
     }
     let mut free = seats.iter().filter(|seat| !seat.used);
     for address in wanted.iter().filter(|address| !has(address)) {
         let server = if backend.has_slots() {
             let slot = free.next().expect("there are more slots than pods").name.clone();
-            balancer.ask(&format!("set server {}/{slot} addr {} port {}", backend.name, address.ip(), address.port()));
+            ask(&format!("set server {}/{slot} addr {} port {}", backend.name, address.ip(), address.port()));
             slot
         } else {
             let server = format!("at-{address}");
             // Where it was there before, it is there still.
-            balancer.ask(&format!("add server {}/{server} {address} check inter 1s fastinter 250ms rise 2 fall 3", backend.name));
+            ask(&format!("add server {}/{server} {address} check inter 1s fastinter 250ms rise 2 fall 3", backend.name));
             server
         };
-        balancer.ask(&format!("enable health {0}/{server}; set server {0}/{server} state ready", backend.name));
+        ask(&format!("enable health {0}/{server}; set server {0}/{server} state ready", backend.name));
     }
 }
 
