@@ -330,8 +330,6 @@ pub(super) fn way(pod: &PodView) -> Way {
 
 /// The patch as the API server gets it.
 fn body(pod: &PodView, patch: Patch) -> PodPatch {
-    // A gate is opened only for the pod as it was seen: its containers may not be ready any more.
-    let opens = patch.gate.as_ref().is_some_and(|gate| gate.status);
     let mut conditions = Vec::new();
     conditions.extend(patch.gate.map(|change| condition(names::GATE, change)));
     conditions.extend(patch.claims.map(|change| condition(names::CLAIMS, change)));
@@ -342,7 +340,7 @@ fn body(pod: &PodView, patch: Patch) -> PodPatch {
     };
     PodPatch {
         uid: pod.uid.clone(),
-        resource_version: opens.then(|| pod.resource_version.clone()),
+        resource_version: patch.as_seen.then(|| pod.resource_version.clone()),
         conditions,
         finalizer,
         label: patch.adopt,

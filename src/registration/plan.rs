@@ -98,6 +98,8 @@ pub struct Patch {
     pub release: bool,
     /// The exception that this write makes use of.
     pub exception: Option<Reason>,
+    /// It is right only for the pod as it was seen: its containers may have come up, or gone, since.
+    pub as_seen: bool,
     /// The Event that tells of it once it is done.
     pub tell: Option<Notice>,
 }

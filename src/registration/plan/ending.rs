@@ -42,8 +42,10 @@ pub(super) fn ending(mut draft: Draft<'_>) -> Plan {
     let mut changes = Vec::new();
     let mut left = Vec::new();
     let mut accepted = Vec::new();
+    let mut only_while_gone = false;
     for (index, target, claim) in claimed(o) {
         if target.gone(containers_gone) {
+            only_while_gone |= !target.gone(false);
             continue;
         }
         if target.let_go(containers_gone) {
@@ -63,6 +65,7 @@ pub(super) fn ending(mut draft: Draft<'_>) -> Plan {
         draft.patch.tell = tell.then(|| notice(Reason::Deregistered, "Every registry has let the pod's targets go."));
         draft.patch.release = o.finalizer;
         draft.write_claims(&accepted);
+        draft.patch.as_seen = only_while_gone;
         return draft.finish(Reason::Deregistered, &changes);
     }
     match timed_out(&mut draft) {
@@ -98,6 +101,7 @@ fn give_up(draft: &mut Draft<'_>, left: &[(Claim, bool)], accepted: &[Claim], ex
     let missing: Vec<Claim> = left.iter().filter(|(_, owed)| !owed).map(|(claim, _)| claim.clone()).collect();
     if missing.is_empty() {
         draft.patch.exception = Some(exception);
+        draft.patch.as_seen = exception == Reason::DrainTimeout;
         draft.patch.release = draft.o.finalizer;
         draft.write_claims(accepted);
     } else if draft.o.debts_full {

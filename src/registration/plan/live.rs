@@ -190,6 +190,7 @@ fn write_gate(draft: &mut Draft<'_>, next: Gate) -> Reason {
         if next.exception {
             draft.patch.exception = Some(next.reason);
         }
+        draft.patch.as_seen = next.status;
         draft.patch.gate = Some(super::ConditionChange { status: next.status, reason: next.reason, message: next.message, transition });
     }
     next.reason

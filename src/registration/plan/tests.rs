@@ -246,6 +246,21 @@ fn a_drain_of_ours_does_not_pass_for_a_deregister_that_was_refused() {
     }
 }
 
+/// What drains still counts as gone only once the containers are, and those of a pod that was just deleted may have come up again.
+#[rstest]
+#[case::draining(Seen::Listed { state: TargetState::Draining, ours: true }, true)]
+#[case::absent(Seen::Absent, false)]
+fn a_release_that_rests_on_the_containers_is_for_the_pod_as_it_was_seen(#[case] seen: Seen, #[case] as_seen: bool) {
+    let mut model = after(&[Event::ContainersReady, Event::Acknowledged, Event::ContainersGone]);
+    let target = &mut model.pod.targets[0];
+    target.facts.traits.as_mut().unwrap().gone_when = GoneWhen::Draining;
+    let last = Some((Operation::Deregister, Outcome::Accepted));
+    target.facts = Facts { seen: Some(seen), seen_fresh: true, last, last_fresh: true, doing: Doing::Nothing, ..target.facts };
+    let plan = plan(&model.pod, jiff::Timestamp::UNIX_EPOCH);
+    let patch = plan.steps.iter().find_map(|step| if let Step::Patch(patch) = step { Some(patch) } else { None }).unwrap();
+    assert_eq!((patch.release, patch.as_seen), (true, as_seen));
+}
+
 #[test]
 fn an_accepted_deregister_keeps_its_claim_where_the_rest_is_given_up() {
     let mut model = after(&[Event::ContainersReady, Event::Acknowledged, Event::ForcedDeletion]);
@@ -316,6 +331,8 @@ fn check_step(o: &Observation, step: &Step) {
             assert!(patch.gate.is_none() || o.life.stage.live(), "the gate of a pod that ends is left");
             assert!(!patch.release || !o.life.stage.live());
             assert!(!patch.adopt || o.life.stage.live());
+            assert!(!opens || patch.as_seen, "a gate opens only for the containers as they were seen");
+            assert!(patch.exception != Some(Reason::DrainTimeout) || patch.as_seen, "its time counts from the end of the containers");
         }
         Step::Change { service, address, operation } => {
             let target = o.targets.iter().find(|target| target.service == *service && target.address == *address).unwrap();
