@@ -141,7 +141,9 @@ impl Service {
                 book.owner = entry.owner;
             }
             None => {
-                self.books.insert(key.clone(), Box::new(Book::new(entry)));
+                let mut book = Book::new(entry);
+                book.settled = book.settled.max(self.place_settled(key));
+                self.books.insert(key.clone(), Box::new(book));
             }
         }
     }
@@ -326,6 +328,7 @@ impl Service {
             }
             if let Some((operation, outcome, _)) = book.last.filter(|(_, _, at)| *at == seq) {
                 self.share_slot(&key, operation, outcome, seq);
+                self.share_place(&key, seq);
             }
             concerned.push(key.uid);
         }
@@ -343,6 +346,22 @@ impl Service {
         others.for_each(|(_, book)| book.note(operation, outcome, seq));
     }
 
+    /// Where an address is one place, whoever is there, a change of one owner is the last of every owner: no read before it says what stands
+    /// there now.
+    fn share_place(&mut self, key: &Key, seq: Seq) {
+        if self.one_place_an_address() {
+            let others = self.books.range_mut(first_at(key.address)..).take_while(|(other, _)| other.address == key.address);
+            others.for_each(|(_, book)| book.settled = book.settled.max(seq));
+        }
+    }
+
+    /// When the last change of the target's place was settled that another owner of it sent.
+    fn place_settled(&self, key: &Key) -> Seq {
+        let others = self.books.range(first_at(key.address)..).take_while(|(other, _)| other.address == key.address);
+        let last = others.map(|(_, book)| book.settled).max().filter(|_| self.one_place_an_address());
+        last.unwrap_or_default()
+    }
+
     /// The change that is under way of the target's place, where it has that in common with the pod's other addresses.
     fn shared_doing(&self, key: &Key) -> Option<Doing> {
         let sent = self.sent.iter().flatten().find(|(sent, _)| is_one_place(sent, key)).filter(|_| self.one_place_a_pod())?;
@@ -351,6 +370,10 @@ impl Service {
 
     fn one_place_a_pod(&self) -> bool {
         self.traits.is_some_and(|traits| traits.keys == TargetKeys::Uid)
+    }
+
+    fn one_place_an_address(&self) -> bool {
+        self.traits.is_some_and(|traits| traits.keys == TargetKeys::Address)
     }
 
     /// Whether the last read that counts for the target shows it: by its stamp where there are stamps, else by its address, as for one
@@ -413,6 +436,11 @@ fn order(operation: Operation) -> u8 {
 /// Whether two targets have one place in a registry that tells targets by pod and port.
 fn is_one_place(one: &Key, other: &Key) -> bool {
     one.uid == other.uid && one.address.port() == other.address.port()
+}
+
+/// Where the targets at an address begin in the order of keys.
+fn first_at(address: SocketAddr) -> Key {
+    Key { address, uid: PodUid::new("") }
 }
 
 /// What two changes of one request must not both name.
