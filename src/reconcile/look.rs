@@ -13,9 +13,8 @@ use super::clock::Clock;
 use super::cluster::Cluster;
 use super::pods::{Busy, Entry as Pod};
 use super::service::{Entry, Key, Owner};
-use crate::config::{Mode, OnUnbound, OnUnready};
+use crate::config::{Mode, OnUnbound};
 use crate::pod::Condition;
-use crate::registration::Reason;
 use crate::registration::claim::Claim;
 use crate::registration::life::{self, Life, Stage};
 use crate::registration::observe::{Facts, Heir, Observation, Role, Seen, Sighting, observe};
@@ -239,10 +238,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
 
     /// Counts the pod's claims in the budgets of their services.
     fn classify(&mut self, uid: &PodUid, o: &Observation) {
-        let closed = o
-            .gate
-            .as_ref()
-            .is_some_and(|gate| !gate.status && matches!(Reason::parse(&gate.reason), Some(Reason::NotServing | Reason::NodeLost)));
+        let shut = o.gate.as_ref().is_some_and(|gate| !gate.status);
         let live = o.life.stage.live();
         let Some(term) = &mut self.term else { return };
         for target in o.targets.iter().filter(|target| target.ours_to_change()) {
@@ -257,8 +253,8 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
                 || match target.facts.seen {
                     Some(Seen::Absent | Seen::Listed { state: TargetState::Draining, .. }) => true,
                     Some(Seen::Listed { .. }) => false,
-                    // An earlier leader may have taken it out.
-                    None => closed && target.on_unready != OnUnready::Keep,
+                    // An earlier leader may have taken it out, or it never got in.
+                    None => shut,
                 };
             match (target.role, o.life.stage) {
                 (Role::Wanted | Role::Kept | Role::Superseded, Stage::NotServing(_)) => budget.note_away(&key, counts && away),
