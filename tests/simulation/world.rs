@@ -68,6 +68,8 @@ pub(crate) struct Process {
     pub(crate) stopping: bool,
     /// What it has been shown of each pod.
     pub(crate) shown: HashMap<PodId, invariants::Shown>,
+    /// The nodes as it was last shown them.
+    pub(crate) nodes: BTreeMap<Arc<str>, NodeView>,
 }
 
 /// A rule that answers writes.

@@ -5,7 +5,7 @@
 //! Invariant: the same story and the same product give the same run.
 //! Absent on purpose: what is judged (`judge`, `world::invariants`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -239,6 +239,7 @@ impl<L: Fn(Instance) -> BoxFuture> Stage<L> {
                 stop: Some(sender),
                 stopping: false,
                 shown: HashMap::new(),
+                nodes: BTreeMap::new(),
             });
             world.processes.len() - 1
         };

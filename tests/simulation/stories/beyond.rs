@@ -1,7 +1,9 @@
-//! The product in stories for which the format of scenarios has no word: registries that answer blocking reads, a slow API server.
+//! The product in stories for which the format of scenarios has no word: registries that answer blocking reads, a slow API server, the
+//! judges of drawn worlds.
 //!
 //! A blocking read is under way most of the time, so whatever waits for calls to end must not wait for it; and a slow API server makes
-//! writes wait for each other, and a renewal of the Lease come late.
+//! writes wait for each other, and a renewal of the Lease come late. Drawn worlds are judged by more rules, and by what a process was shown;
+//! what they must not take for a fault is told here.
 //!
 //! Invariant: played by the product itself, under every invariant of the scenarios.
 //! Absent on purpose: how a driver asks for such a read (`registry`).
@@ -24,6 +26,8 @@ enum Beyond {
     SlowApi(u64),
     /// The same, and what a watch shows is late by up to as many.
     SlowWatch(u64),
+    /// It is judged as a drawn world is.
+    Drawn,
 }
 
 /// Name, what is beyond the format, steps and expectations.
@@ -152,6 +156,78 @@ expect:
   - {at: 60s, pod: web-0, claims: [\"sim/web 10.0.0.10:8080\"]}
 ",
     ),
+    (
+        // The register of 30 s is under way until 34 s; then the drain leaves that was decided on at 31 s. Nobody could tell the leader that
+        // the node is back.
+        "a leader that is cut off is not told that a node is back",
+        Beyond::Drawn,
+        "registries: {sim: {}}
+steps:
+  - {at: 0s, create: {pod: web-0, ip: 10.0.0.10, containersReady: true}}
+  - {at: 0s, create: {pod: web-1, node: node-b, ip: 10.0.0.11, containersReady: true}}
+  - {at: 29s, registry: {name: sim, latency: 4s}}
+  - {at: 30s, create: {pod: late, ip: 10.0.0.12, containersReady: true}}
+  - {at: 31s, node: {name: node-b, ready: false}}
+  - {at: 32s, cut: {replica: a, for: 10s}}
+  - {at: 32500ms, node: {name: node-b, ready: true}}
+expect:
+  - {at: 35s, registry: sim, targets: {web-1: draining}}
+  - {by: 90s, since: 42s, registry: sim, targets: {web-1: active}}
+",
+    ),
+    (
+        "a drain that is sent once more has its leave though the pod is ready again, and that is not known yet",
+        Beyond::Drawn,
+        "registries: {sim: {drainingAfter: 2s}}
+steps:
+  - {at: 0s, create: {pod: web, count: 2, ip: 10.0.0.10, containersReady: true}}
+  - {at: 20s, update: {pod: web-1, containersReady: false}}
+  - {at: 21s, finalDelete: {pod: web-0}}
+  - {at: 22s, watch: {do: drop, pod: web-1, for: 20s}}
+  - {at: 30s, update: {pod: web-1, containersReady: true}}
+expect:
+  - {during: 31s..40s, pod: web-1, calls: {drain: 1}}
+",
+    ),
+    (
+        "what was drained with leave may be taken out once the pod is bound no more, though too few are left",
+        Beyond::Drawn,
+        "config:
+  bindings:
+    - {name: web, namespaces: [shop], podSelector: {matchLabels: {app: web}}, registry: sim, service: web, port: 8080, onUnbound: deregister}
+registries: {sim: {}}
+steps:
+  - {at: 0s, create: {pod: web-0, ip: 10.0.0.10, containersReady: true}}
+  - {at: 0s, create: {pod: web-1, node: node-b, ip: 10.0.0.11, containersReady: true}}
+  - {at: 20s, node: {name: node-b, ready: false}}
+  - {at: 25s, finalDelete: {pod: web-0}}
+  - {at: 60s, update: {pod: web-1, labels: {app: nobody}}}
+expect:
+  - {during: 21s..59s, registry: sim, targets: {web-1: draining}}
+  - {by: 62s, registry: sim, targets: {web-1: absent}}
+",
+    ),
+    (
+        // The first deregister may have been done; nobody knows.
+        "what may be out already is taken out though no pod is bound any more",
+        Beyond::Drawn,
+        "config:
+  bindings:
+    - {name: web, namespaces: [shop], podSelector: {matchLabels: {app: web}}, registry: sim, service: web, port: 8080, onUnbound: deregister}
+registries: {sim: {}}
+steps:
+  - {at: 0s, create: {pod: web, count: 3, ip: 10.0.0.10, containersReady: true}}
+  - {at: 20s, registry: {name: sim, answers: timeout}}
+  - {at: 30s, update: {pod: web-0, labels: {app: nobody}}}
+  - at: 31s
+    config:
+      bindings:
+        - {name: web, namespaces: [shop], podSelector: {matchLabels: {app: nothing}}, registry: sim, service: web, port: 8080, onUnbound: deregister}
+expect:
+  - {during: 42s..90s, pod: web-0, calls: {deregister: {atLeast: 1}}}
+  - {during: 0s..90s, pod: [web-1, web-2], calls: {deregister: 0}}
+",
+    ),
 ];
 
 /// How many there are.
@@ -177,12 +253,13 @@ fn check(beyond: Beyond, text: &str) -> Result<(), String> {
 impl Beyond {
     fn conditions(self) -> Conditions {
         let noise = match self {
-            Self::Blocking => None,
+            Self::Blocking | Self::Drawn => None,
             Self::SlowApi(latency) | Self::SlowWatch(latency) => {
                 let (until, late) = (Duration::MAX, if matches!(self, Self::SlowWatch(_)) { latency } else { 0 });
                 Some(Noise { random: Random(0), latency, steady: true, failures: 0, repeats: 0, late, slow: 0, until })
             }
         };
-        Conditions { noise, blocking: true, ..Conditions::default() }
+        let seeded = matches!(self, Self::Drawn);
+        Conditions { noise, blocking: !seeded, seeded, ..Conditions::default() }
     }
 }

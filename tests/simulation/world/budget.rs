@@ -30,8 +30,8 @@ impl World {
         let Some(held) = self.meant_target(id, change) else { return };
         let Some(owner) = held.owner.as_ref().and_then(|uid| self.pod_of_uid(uid)) else { return };
         let pod = &self.pods[owner];
-        // What is sent once more has had its leave before.
-        if !pod.is_live() || !self.needs_budget(pod, id, held.address) || self.may_be_out(pod, id, |at| at == held.address) {
+        // What may be out of use already has had its leave before, which ends only once it was put back: no more is taken out.
+        if !pod.is_live() || !self.needs_budget(pod, id, held.address) || self.was_taken_out(pod, id, held.address) {
             return;
         }
         let shown = &self.processes[process].shown;
@@ -84,26 +84,22 @@ impl World {
 
     /// Whether a target of a live, bound pod is out of use since the product took it out: it was told to, and so it stands there.
     fn is_out(&self, pod: &Pod, id: &ServiceId) -> bool {
-        self.may_be_out(pod, id, |address| !self.is_in_use(pod, id, address))
-    }
-
-    /// Whether the product took a target of a live, bound pod out of use, as far as the answers tell.
-    fn may_be_out(&self, pod: &Pod, id: &ServiceId, which: impl Fn(SocketAddr) -> bool) -> bool {
         let serves = pod.containers_ready.status && !self.is_node_lost(pod);
         let bound = self.in_force().all(|one| pod.looks().bindings(one).any(|binding| binding.service == *id));
         if !pod.is_live() || serves || !bound {
             return false;
         }
-        let Some(registry) = self.registries.get(&id.registry) else { return false };
-        let claimed = |at: SocketAddr| pod.claims.iter().any(|claim| claim.service == *id && claim.address == at);
-        let taken_out = |address| {
-            let track = registry.track(&id.service, &pod.uid, address);
-            track.is_some_and(|track| track.out)
+        let out = |(one, address): &(ServiceId, SocketAddr)| {
+            one == id && pod.ips.contains(&address.ip()) && self.was_taken_out(pod, id, *address) && !self.is_in_use(pod, id, *address)
         };
-        let here = |(one, address): &(ServiceId, SocketAddr)| {
-            one == id && pod.ips.contains(&address.ip()) && claimed(*address) && taken_out(*address) && which(*address)
-        };
-        pod.registered.iter().any(here)
+        pod.registered.iter().any(out)
+    }
+
+    /// Whether the product took a claimed target out of use and has not put it back since, as far as the answers tell.
+    fn was_taken_out(&self, pod: &Pod, id: &ServiceId, address: SocketAddr) -> bool {
+        let claimed = pod.claims.iter().any(|claim| claim.service == *id && claim.address == address);
+        let registry = self.registries.get(&id.registry).filter(|_| claimed);
+        registry.and_then(|registry| registry.track(&id.service, &pod.uid, address)).is_some_and(|track| track.out)
     }
 
     /// Whether the registry sends traffic to a pod's target, or will once it is healthy.

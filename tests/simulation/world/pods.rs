@@ -13,12 +13,14 @@ use std::time::Duration;
 
 use lockstep::names;
 use lockstep::pod::{Condition, ContainerPort, ContainerView, Deletion, Labels, Owner, Phase, PodView};
+use lockstep::reconcile::cluster::NodeView;
 use lockstep::registration::record::Record;
 use lockstep::target::{PodKey, PodUid, ServiceId};
 
 use super::invariants::Claim;
 use super::record::{Milestone, What};
 use super::{Moment, World};
+use crate::executor::ProcessId;
 
 /// Number of a pod in its world; every incarnation has its own.
 pub(crate) type PodId = usize;
@@ -421,7 +423,12 @@ impl World {
 
     /// Whether the pod's node is lost.
     pub(crate) fn is_node_lost(&self, pod: &Pod) -> bool {
-        pod.node.as_ref().is_some_and(|name| self.nodes.get(name).is_none_or(|node| !node.ready || node.unreachable || node.out_of_service))
+        pod.node.as_ref().is_some_and(|name| is_lost(self.nodes.get(name)))
+    }
+
+    /// Whether the pod's node is lost as far as a process was shown: a replica that reaches no API server is not told that a node is back.
+    pub(crate) fn is_node_lost_to(&self, process: ProcessId, pod: &Pod) -> bool {
+        pod.node.as_ref().is_some_and(|name| is_lost(self.processes[process].nodes.get(name)))
     }
 
     /// Whether nothing of the pod can run any more, as far as `goneWhen` asks.
@@ -441,6 +448,10 @@ impl World {
         self.milestone(id, What::Reaped, None);
         self.publish(id, was_managed);
     }
+}
+
+fn is_lost(node: Option<&NodeView>) -> bool {
+    node.is_none_or(|node| !node.ready || node.unreachable || node.out_of_service)
 }
 
 /// Brings what follows from the containers in line.

@@ -334,6 +334,8 @@ pub(crate) trait Reflected: Sized + Send + 'static {
     fn next(world: &World, seen: usize) -> Option<Self>;
     /// How many changes there were.
     fn seen(world: &World) -> usize;
+    /// A process is shown it.
+    fn show(&self, _world: &mut World, _process: ProcessId) {}
 }
 
 impl Reflected for NodeChange {
@@ -347,6 +349,15 @@ impl Reflected for NodeChange {
 
     fn seen(world: &World) -> usize {
         world.reflections.nodes.len()
+    }
+
+    fn show(&self, world: &mut World, process: ProcessId) {
+        let nodes = &mut world.processes[process].nodes;
+        match self {
+            Self::All(all) => *nodes = all.iter().map(|node| (node.name.clone(), node.clone())).collect(),
+            Self::Applied(node) => drop(nodes.insert(node.name.clone(), node.clone())),
+            Self::Gone(name) => drop(nodes.remove(name)),
+        }
     }
 }
 
@@ -405,6 +416,7 @@ impl<T: Reflected> Stream for Reflection<T> {
             };
             if let Some((change, seen)) = next {
                 self.seen = Some(seen);
+                change.show(&mut world, self.process);
                 return Poll::Ready(Some(change));
             }
         }

@@ -96,7 +96,8 @@ impl World {
         let Some(held) = self.meant_target(id, change) else { return };
         let Some(owner) = held.owner.as_ref().and_then(|uid| self.pod_of_uid(uid)) else { return };
         let pod = &self.pods[owner];
-        if !pod.is_live() || self.is_node_lost(pod) || !self.in_force().all(|one| wants(one, pod, id, held.address)) {
+        let lost = self.is_node_lost(pod) || (self.seeded && self.is_node_lost_to(process, pod));
+        if !pod.is_live() || lost || !self.in_force().all(|one| wants(one, pod, id, held.address)) {
             return;
         }
         let shown = self.processes[process].shown.get(&owner).filter(|_| self.seeded);
