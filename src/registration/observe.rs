@@ -365,6 +365,10 @@ impl TargetView {
 }
 
 impl Trouble {
+    /// Every kind.
+    pub const ALL: [Self; 8] =
+        [Self::Unreachable, Self::NoAnswer, Self::Throttled, Self::Denied, Self::ServiceMissing, Self::Full, Self::Refused, Self::Failed];
+
     /// In words for people.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -19,6 +19,7 @@ mod configuration_schema;
 mod consul_process;
 mod documentation;
 mod documentation_pages;
+mod documentation_registries;
 mod elbv2;
 mod exposed;
 mod haproxy_life;
