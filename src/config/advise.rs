@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{Ack, Binding, Configuration, Drain, Driver, Mode, Namespaces, OnUnready, show_duration};
+use super::{Ack, Binding, Configuration, Drain, Driver, DriverConfig, Mode, Namespaces, OnUnready, show_duration};
 use crate::names::OWN_NAMESPACE;
 
 /// How long a Lease lasts: a new leader may take this long to begin.
@@ -35,6 +35,7 @@ pub fn advise(configuration: &Configuration) -> Vec<Advice> {
     let mut advice = Vec::new();
     injection(configuration, &mut advice);
     registration(configuration, &mut advice);
+    quotas(configuration, &mut advice);
     for (i, binding) in configuration.bindings.iter().enumerate() {
         let path = format!("bindings[{i}]");
         selection(configuration, binding, &path, &mut advice);
@@ -77,6 +78,17 @@ fn registration(configuration: &Configuration, advice: &mut Vec<Advice>) {
     if registration.panic_threshold == 0 {
         let reason = "0% lets a probe that fails everywhere empty a load balancer down to its last target";
         say(advice, "registration.panicThreshold", reason, "50%");
+    }
+}
+
+/// Each registry keeps to a pace that fits into the quota of an account, and knows nothing of another's.
+fn quotas(configuration: &Configuration, advice: &mut Vec<Advice>) {
+    for (i, registry) in configuration.registries.iter().enumerate() {
+        let DriverConfig::Aws(_) = registry.driver else { continue };
+        if let Some(earlier) = configuration.registries[..i].iter().find(|earlier| earlier.driver == registry.driver) {
+            let reason = format!("asks the same account and region as registry {}; together they exceed its quota of calls", earlier.name);
+            say(advice, format!("registries[{i}].aws"), reason, "one registry for all these bindings");
+        }
     }
 }
 

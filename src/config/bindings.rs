@@ -10,7 +10,7 @@ use super::error::{ConfigErrors, quoted};
 use super::fields::{Field, Fields};
 use super::parse::{DELAYS, NAMESPACES, unknown, word};
 use super::registries::Named;
-use super::{Ack, Binding, Drain, Driver, DriverConfig, Family, Mode, Namespaces, OnUnbound, OnUnready, Port, Servers, text};
+use super::{Ack, AwsConfig, Binding, Drain, Driver, DriverConfig, Family, Mode, Namespaces, OnUnbound, OnUnready, Port, Servers, text};
 use super::{LabelOperator, Requirement, Selector};
 use crate::registry::GoneWhen;
 use crate::target::ServiceId;
@@ -226,21 +226,31 @@ fn registry<'r>(field: &Field<'_>, registries: &'r [Named], errors: &mut ConfigE
 fn service<'n>(field: &Field<'n>, registry: Option<&Named>, errors: &mut ConfigErrors) -> Option<&'n str> {
     let service = field.checked(text::ADDRESS, text::service, errors)?;
     let Some(Named { driver: Some(Driver::Aws), config, name }) = registry else { return Some(service) };
-    match text::target_group_region(service) {
+    match text::target_group(service) {
         Err((reason, remedy)) => {
             field.fail(errors, format!("{} {reason}", quoted(service)), remedy);
             None
         }
-        Ok(region) => {
+        Ok(place) => {
             if let Some(DriverConfig::Aws(aws)) = config.as_ref().map(|config| &config.driver)
-                && aws.region != region
+                && let Some((reason, remedy)) = out_of_reach(place, aws)
             {
-                let remedy = format!("a registry of that region, or a target group in {}", aws.region);
-                field.fail(errors, format!("is in {region}, and registry {name} is in {}", aws.region), remedy);
+                field.fail(errors, format!("{reason} (registry {name})"), remedy);
             }
             Some(service)
         }
     }
+}
+
+/// Why the registry cannot reach a target group of that region and account; nobody works on those of another account.
+fn out_of_reach((region, account): (&str, &str), aws: &AwsConfig) -> Option<(String, String)> {
+    if aws.region != region {
+        let remedy = format!("a registry of that region, or a target group in {}", aws.region);
+        return Some((format!("is in {region}, and its registry in {}", aws.region), remedy));
+    }
+    let role = aws.assume_role.as_deref().and_then(text::role_account).filter(|own| *own != account)?;
+    let reason = format!("is in account {account}, and the role that its registry assumes in {role}");
+    Some((reason, format!("a registry that assumes a role of {account}, or a target group in {role}")))
 }
 
 fn port(field: &Field<'_>, errors: &mut ConfigErrors) -> Option<Port> {

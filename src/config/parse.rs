@@ -336,6 +336,36 @@ mod tests {
         expect(&binding(registry, more), &wanted);
     }
 
+    #[rstest]
+    #[case::in_reach("region: eu-west-1, assumeRole: 'arn:aws:iam::123456789012:role/edge'", None)]
+    #[case::another_region("region: us-east-1", Some("is in eu-west-1, and its registry in us-east-1"))]
+    #[case::another_account(
+        "region: eu-west-1, assumeRole: 'arn:aws:iam::210987654321:role/edge'",
+        Some("in account 123456789012, and the role")
+    )]
+    fn a_target_group_is_where_its_registry_reaches(#[case] aws: &str, #[case] words: Option<&str>) {
+        let text = binding("edge", "").replace("aws: {region: eu-west-1}", &format!("aws: {{{aws}}}"));
+        match (parse(&text), words) {
+            (Ok(_), None) => {}
+            (Err(errors), Some(words)) => {
+                assert_eq!(errors.errors.len(), 1, "{errors}");
+                assert!(errors.errors[0].path == "bindings[0].service" && errors.errors[0].reason.contains(words), "{errors}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[rstest]
+    #[case::alike("region: eu-west-1", 1)]
+    #[case::another_region("region: us-east-1", 0)]
+    #[case::another_account("region: eu-west-1, assumeRole: 'arn:aws:iam::123456789012:role/edge'", 0)]
+    fn two_registries_of_one_account_are_unwise(#[case] second: &str, #[case] advice: usize) {
+        let text = format!("{HEAD}registries: [{{name: a, aws: {{region: eu-west-1}}}}, {{name: b, aws: {{{second}}}}}]\n");
+        let advised = crate::config::advise(&parse(&text).unwrap());
+        assert_eq!(advised.iter().filter(|one| one.path == "registries[1].aws" && one.reason.contains("registry a")).count(), advice);
+        assert_eq!(advised.len(), advice, "{advised:?}");
+    }
+
     #[test]
     fn what_may_be_a_secret_is_not_repeated() {
         let text = format!("{HEAD}registries: [{{name: a, http: {{url: \"http://u:hunter2@a\", token: \"/hunter2\"}}}}]\n");

@@ -191,8 +191,8 @@ pub(super) fn socket(text: &str) -> Result<(), Broken> {
     host(name)
 }
 
-/// Parts of the ARN of a target group that decide.
-pub(super) fn target_group_region(text: &str) -> Result<&str, Broken> {
+/// Region and account of a target group, from its ARN.
+pub(super) fn target_group(text: &str) -> Result<(&str, &str), Broken> {
     let broken = || {
         (
             "is no ARN of a target group".to_owned(),
@@ -209,7 +209,7 @@ pub(super) fn target_group_region(text: &str) -> Result<&str, Broken> {
         && account.len() == 12
         && account.bytes().all(|b| b.is_ascii_digit())
         && matches!(group[..], ["targetgroup", name, id] if !name.is_empty() && !id.is_empty());
-    if fits { Ok(region) } else { Err(broken()) }
+    if fits { Ok((region, account)) } else { Err(broken()) }
 }
 
 /// `eu-west-1`.
@@ -227,6 +227,11 @@ pub(super) fn role(text: &str) -> Result<(), Broken> {
     let fits = matches!(parts[..], ["arn", partition, "iam", "", account, role]
         if partition.starts_with("aws") && account.len() == 12 && role.strip_prefix("role/").is_some_and(|name| !name.is_empty()));
     rule(fits, "is no ARN of a role", "arn:aws:iam::ACCOUNT:role/NAME")
+}
+
+/// The account of a role, from its ARN.
+pub(super) fn role_account(arn: &str) -> Option<&str> {
+    arn.split(':').nth(4)
 }
 
 /// `unused/Target.NotInUse`: a state of ELB with its reason code.
@@ -370,12 +375,12 @@ mod tests {
     }
 
     #[rstest]
-    #[case("arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/web/0123456789abcdef", Some("eu-west-1"))]
-    #[case("arn:aws-cn:elasticloadbalancing:cn-north-1:123456789012:targetgroup/web/0123456789abcdef", Some("cn-north-1"))]
+    #[case("arn:aws:elasticloadbalancing:eu-west-1:123456789012:targetgroup/web/0123456789abcdef", Some(("eu-west-1", "123456789012")))]
+    #[case("arn:aws-cn:elasticloadbalancing:cn-north-1:123456789012:targetgroup/web/0123456789abcdef", Some(("cn-north-1", "123456789012")))]
     #[case("arn:aws:elasticloadbalancing:eu-west-1:123456789012:loadbalancer/app/web/1", None)]
     #[case("web", None)]
-    fn target_groups(#[case] text: &str, #[case] region: Option<&str>) {
-        assert_eq!(target_group_region(text).ok(), region);
+    fn target_groups(#[case] text: &str, #[case] place: Option<(&str, &str)>) {
+        assert_eq!(target_group(text).ok(), place);
     }
 
     #[rstest]

@@ -134,7 +134,9 @@ impl Groups {
         // Boxed: it is seldom needed, and would make the future of every call large and deep.
         let learnt = if fact.is_due() { Box::pin(self.learn::<Q>(arn, fact)).await } else { Ok(()) };
         // Old answers are better than an outage.
-        fact.answer().ok_or_else(|| learnt.err().or(fact.failure()).unwrap_or_else(|| CallError::ServiceMissing(arn.to_owned())))
+        fact.answer().ok_or_else(|| {
+            learnt.err().or(fact.failure()).unwrap_or_else(|| CallError::Failed("it says nothing of the target group".to_owned()))
+        })
     }
 
     async fn learn<Q: Question>(&self, arn: &str, fact: &Fact<Q::Answer>) -> Result<(), CallError> {
