@@ -81,6 +81,7 @@ fn spread(world: &World) {
     world.cluster.kubectl(&["taint", "node", GOING.0, "spare-"]);
     let apart = json!({ "example.org/apart": "true" });
     let mut values = world.values();
+    values["earlyTries"] = json!(2);
     values["podLabels"] = apart.clone();
     let rule = json!({ "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": apart } });
     values["affinity"] = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [rule] } });
