@@ -22,8 +22,8 @@ const CREATED: [&str; 2] = ["open", "created"];
 /// The controller-manager gives a silent node up after 16 s.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 /// Until a node is given up, its replica is still behind the Service, and API servers choose by chance. Three tries in a row may find
-/// nobody; then the next pod may have the same bad luck, but hardly the one after it, since what found somebody is used again.
-const BAD_LUCK: usize = 2;
+/// nobody; then the next pod may have the same bad luck, but hardly many in a row, since what found somebody is used again.
+const BAD_LUCK: usize = 3;
 /// Whether the two nodes are Ready.
 const READY: &str = r#"jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}"#;
 
