@@ -47,6 +47,8 @@ pub(super) struct Facts {
     pub(super) strays: BTreeSet<String>,
     /// Pods of Lockstep itself, as they stand.
     pub(super) replicas: Vec<Value>,
+    /// Whether none of them runs; absent where that could not be read.
+    pub(super) is_down: Option<bool>,
     /// Rights that the program lacks, each with what does not work without it.
     pub(super) missing_rights: BTreeMap<String, &'static str>,
 }
@@ -68,6 +70,7 @@ impl Facts {
             answers: None,
             strays: BTreeSet::new(),
             replicas: Vec::new(),
+            is_down: None,
             missing_rights: BTreeMap::new(),
         }
     }

@@ -14,11 +14,21 @@ use crate::certificates::bundle;
 use crate::commands::status::outlook::span;
 use crate::commands::surroundings::last_held;
 use crate::names;
+use crate::reconcile::cluster::LeaseRecord;
 
 /// A CA of our own is renewed long before; one that ends within this time is not.
 const SOON: SignedDuration = SignedDuration::from_hours(14 * 24);
 /// Where the chart's own form of everything is put back.
-const UPGRADE: &str = "put the chart's own form back with `helm upgrade`";
+const UPGRADE: &str = "put the chart's own form back with `helm upgrade --reset-then-reuse-values`; helm 4 wants --force-conflicts where \
+     somebody else wrote it (docs/upgrading.md)";
+/// A Lease that no replica has renewed for so long is not in the hands of one, whatever it says of its own duration.
+const UNRENEWED: SignedDuration = SignedDuration::from_secs(60);
+
+/// The selectors of a webhook, and the labels that the chart asks for in each.
+const SELECTED: [(&str, &[&str]); 2] = [
+    ("namespaceSelector", &[names::INJECT_LABEL, "kubernetes.io/metadata.name"]),
+    ("objectSelector", &[names::INJECT_LABEL, names::MANAGED_LABEL]),
+];
 
 /// All that is wrong with the install.
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
@@ -29,23 +39,40 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 }
 
 fn nobody_reconciles(facts: &Facts) -> Vec<Finding> {
-    let Some(lease) = facts.around.lease.as_ref().filter(|lease| !lease.is_held(facts.now)) else { return Vec::new() };
-    let change = if lease.holder == names::RELEASE_HOLDER {
-        format!(
-            "uninstall Lockstep; or come back: `kubectl delete lease {} --namespace {}`, then `helm upgrade`",
-            names::LEASE,
-            facts.own_namespace
-        )
-    } else {
-        format!("see why no replica runs: `kubectl get pods --namespace {}`", facts.own_namespace)
+    let Some(lease) = &facts.around.lease else { return Vec::new() };
+    let own = &facts.own_namespace;
+    let stranger = is_strange(lease, facts);
+    if lease.is_held(facts.now) && !stranger {
+        return Vec::new();
+    }
+    let anew = format!("`kubectl delete lease {} --namespace {own}`, then `helm upgrade`, which makes an empty one", names::LEASE);
+    let change = match () {
+        () if lease.holder == names::RELEASE_HOLDER => format!("uninstall Lockstep; or come back: {anew}"),
+        () if stranger => anew,
+        () if facts.is_down == Some(true) => {
+            format!(
+                "no replica is there: see `kubectl get deployment,pods --namespace {own}`, and `kubectl scale deployment/lockstep` up again"
+            )
+        }
+        () if lease.renewed.is_none() => "where replicas run, there is no Lease for them: `helm upgrade` makes an empty one".to_owned(),
+        () => format!("see why no replica runs: `kubectl get pods --namespace {own}`"),
     };
+    let held = last_held(lease);
     vec![Finding::new(
         Code::NobodyReconciles,
-        format!("Lease {}/{}", facts.own_namespace, names::LEASE),
-        last_held(lease),
+        format!("Lease {own}/{}", names::LEASE),
+        if stranger { format!("{held}, which is no replica of Lockstep") } else { held },
         "no gate opens and no finalizer goes until a replica holds it",
         change,
     )]
+}
+
+/// Somebody holds the Lease who is none of the replicas.
+fn is_strange(lease: &LeaseRecord, facts: &Facts) -> bool {
+    let stale = lease.renewed.is_some_and(|at| facts.now.duration_since(at) > UNRENEWED);
+    let own = |pod: &Value| pod.pointer("/metadata/name").and_then(Value::as_str) == Some(&*lease.holder);
+    let known = matches!(&*lease.holder, "" | names::RELEASE_HOLDER) || facts.replicas.is_empty() || facts.replicas.iter().any(own);
+    !known && stale && lease.is_held(facts.now)
 }
 
 fn replicas(facts: &Facts) -> Vec<Finding> {
@@ -127,6 +154,11 @@ fn webhook(facts: &Facts) -> Vec<Finding> {
         if !rules.into_iter().any(creates_pods) {
             found.push(finding(format!("{name}: no rule catches the creation of pods")));
         }
+        for (selector, keys) in SELECTED {
+            found.extend(
+                selects_otherwise(&hook[selector], keys).map(|what| finding(format!("{name}: {what} was added to its {selector}"))),
+            );
+        }
         if hook.get("matchConditions").and_then(Value::as_array).is_some_and(|conditions| !conditions.is_empty()) {
             found.push(finding(format!("{name}: matchConditions were added; an error in one refuses every pod")));
         }
@@ -135,6 +167,14 @@ fn webhook(facts: &Facts) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// What of a selector the chart does not write: any of it leaves pods out, or catches others.
+fn selects_otherwise(selector: &Value, keys: &[&str]) -> Option<String> {
+    let labels = selector.get("matchLabels").and_then(Value::as_object).filter(|labels| !labels.is_empty());
+    let expressions = selector.get("matchExpressions").and_then(Value::as_array).into_iter().flatten();
+    let mut foreign = expressions.filter(|one| !one["key"].as_str().is_some_and(|key| keys.contains(&key)));
+    labels.map(|labels| format!("matchLabels {}", Value::Object(labels.clone()))).or_else(|| foreign.next().map(ToString::to_string))
 }
 
 fn certificate(facts: &Facts) -> Vec<Finding> {
@@ -197,7 +237,6 @@ mod tests {
 
     use super::*;
     use crate::commands::doctor::tests::facts;
-    use crate::reconcile::cluster::LeaseRecord;
 
     /// A caBundle whose CA ends after so many days.
     fn bundle(days: i64) -> String {
@@ -213,7 +252,8 @@ mod tests {
             "name": format!("{label}.example"), "failurePolicy": policy,
             "clientConfig": {"service": {"namespace": "lockstep-system"}, "caBundle": bundle(300)},
             "rules": [{"apiGroups": [""], "resources": ["pods"], "operations": ["CREATE"]}],
-            "namespaceSelector": {"matchExpressions": [{"key": names::INJECT_LABEL, "operator": "In", "values": [label]}]},
+            "namespaceSelector": {"matchLabels": {}, "matchExpressions": [{"key": names::INJECT_LABEL, "operator": "In", "values": [label]}]},
+            "objectSelector": {"matchExpressions": [{"key": names::INJECT_LABEL, "operator": "NotIn", "values": ["disabled"]}]},
         })
     }
 
@@ -260,6 +300,23 @@ mod tests {
         assert_eq!(codes(|facts| facts.around.lease = Some(LeaseRecord::default())), [Code::NobodyReconciles], "there is no Lease");
     }
 
+    #[rstest]
+    #[case::a_stranger("somebody", 7200, 61, &[Code::NobodyReconciles])]
+    #[case::who_may_have_gone_just_now("somebody", 7200, 60, &[])]
+    #[case::a_replica("a", 7200, 61, &[])]
+    fn a_lease_in_the_hands_of_a_stranger_is_found(
+        #[case] holder: &str,
+        #[case] duration_seconds: u32,
+        #[case] age: i64,
+        #[case] expected: &[Code],
+    ) {
+        let held = |facts: &mut Facts| {
+            let renewed = Some(facts.now - SignedDuration::from_secs(age));
+            facts.around.lease = Some(LeaseRecord { holder: holder.into(), duration_seconds, renewed, ..LeaseRecord::default() });
+        };
+        assert_eq!(codes(held), expected);
+    }
+
     #[test]
     fn replicas_that_are_not_ready_or_not_alike_are_found() {
         assert_eq!(codes(|facts| facts.replicas[1] = replica("b", "lockstep:1", "False")), [Code::ReplicaNotReady]);
@@ -276,6 +333,9 @@ mod tests {
     #[case::rules("/webhooks/0/rules/0/operations", json!(["UPDATE"]))]
     #[case::selector("/webhooks/0/namespaceSelector/matchExpressions", json!([]))]
     #[case::elsewhere("/webhooks/0/clientConfig/service/namespace", json!("other"))]
+    #[case::namespaces_by_label("/webhooks/0/namespaceSelector/matchLabels", json!({"tier": "gold"}))]
+    #[case::pods_by_label("/webhooks/1/objectSelector", json!({"matchLabels": {"tier": "gold"}}))]
+    #[case::pods_by_expression("/webhooks/1/objectSelector", json!({"matchExpressions": [{"key": "tier", "operator": "Exists"}]}))]
     fn a_webhook_changed_by_hand_is_found(#[case] pointer: &str, #[case] value: Value) {
         assert_eq!(codes(webhook_with(pointer, value)), [Code::WebhookChanged]);
     }

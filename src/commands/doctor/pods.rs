@@ -66,13 +66,14 @@ fn without_gate(facts: &Facts) -> Vec<Finding> {
         !passes && facts.is_opted_in(&pod.key.namespace) && facts.bindings_of(pod).next().is_some()
     };
     let finding = |(about, pods): (String, Vec<&Sight>)| {
+        let unknown = pods.iter().filter(|sight| !sight.pod.finalizer).count();
+        let unknown = if unknown == 0 { String::new() } else { format!("; {unknown} not adopted, so registered nowhere yet") };
         Finding::new(
             Code::NoGate,
             about,
-            format!("{} without the readiness gate: {}", count(&pods), listed(&pods)),
-            "they count as Ready before the registry knows them, so a rollout goes on too early; they were made before the opt-in, or while \
-             Lockstep did not answer",
-            "restart the workload, as with `kubectl rollout restart`",
+            format!("{} without the readiness gate: {}{unknown}", count(&pods), listed(&pods)),
+            "they count as Ready before the registry knows them, so a rollout goes on too early; Lockstep adopts them within ten minutes",
+            "mend PodsNotPrepared or WebhookChanged first where that is found too; then restart the workload, as with `kubectl rollout restart`",
         )
     };
     grouped(facts.pods.iter().filter(lacks)).into_iter().map(finding).collect()

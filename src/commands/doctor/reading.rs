@@ -127,7 +127,10 @@ impl Reading<'_> {
         let selector = format!("labelSelector={}", query_value("app.kubernetes.io/name=lockstep,app.kubernetes.io/component=webhook"));
         let own = collection("/api/v1", Some(&self.access.own_namespace), "pods");
         match self.access.list(&own, &selector, |json| api::decode(json.as_bytes())).await {
-            Ok(replicas) => self.facts.replicas = replicas,
+            Ok(replicas) => {
+                let runs = |pod: &Value| pod.pointer("/status/phase").and_then(Value::as_str) == Some("Running");
+                (self.facts.is_down, self.facts.replicas) = (Some(!replicas.iter().any(runs)), replicas);
+            }
             Err(error) => self.note("the replicas of Lockstep cannot be read, so they are not looked at", &error),
         }
         match rights::lacking(&self.access.api, &self.access.own_namespace, ACCOUNT).await {
@@ -152,6 +155,9 @@ impl Reading<'_> {
 
     async fn registries(&mut self, access: &AccessArgs) {
         let Some(text) = self.facts.around.text.take() else { return };
+        if self.facts.is_down == Some(true) {
+            return self.notes.push("the registries were not asked, since no replica of Lockstep runs".to_owned());
+        }
         match exec::ask(access, &text).await {
             Ok(answers) => self.facts.answers = Some(self.of_namespace(answers, access.namespace.as_deref())),
             Err(complaint) => return self.notes.push(format!("the registries were not asked: {complaint}")),

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::sight::{Sight, Told};
 use crate::config::{Binding, OnDrainTimeout, OnGateTimeout, Registration};
+use crate::names;
 use crate::reconcile::cluster::NodeView;
 use crate::registration::Reason;
 use crate::registration::life::{self, Cause, Life, Node, Stage, gone_since, later};
@@ -238,13 +239,28 @@ impl Look<'_> {
     /// A pod that ran before the opt-in: the acknowledgement is not written on it.
     fn ungated(&self) -> Outlook {
         if self.sight.claims.is_empty() && !self.sight.pod.finalizer {
-            return Outlook::at_rest(Reason::Nothing, None, "never told of it; Lockstep does not manage the pod");
+            return self.unmanaged();
         }
         let since = self.sight.pod.claims.as_ref().and_then(|claims| claims.since);
         match self.trouble(since) {
             None => Outlook::at_rest(Reason::Adopted, since, "told; the pod has no gate to show more"),
             Some(note) => Outlook::waits(Reason::Adopted, since, note.to_owned(), self.targets("to be acknowledged")).stuck_if(true),
         }
+    }
+
+    /// Lockstep does not know the pod, and may never have to.
+    fn unmanaged(&self) -> Outlook {
+        let pod = &self.sight.pod;
+        let bindings = &self.ground.bindings;
+        if !bindings.is_empty() && !bindings.iter().any(|binding| binding.selects(&pod.key.namespace, |key| pod.labels.get(key))) {
+            return Outlook::at_rest(Reason::NoBinding, None, "never told of it: no binding selects the pod's namespace and labels");
+        }
+        let opted_out = pod.labels.get(names::INJECT_LABEL).is_some_and(|value| value == names::INJECT_DISABLED);
+        if bindings.is_empty() || opted_out || pod.completes {
+            return Outlook::at_rest(Reason::Nothing, None, "never told of it; Lockstep does not manage the pod");
+        }
+        let what = "Lockstep to adopt it, within ten minutes where its namespace is opted in".to_owned();
+        Outlook::waits(Reason::Nothing, self.sight.created, "never told of it".to_owned(), what).helped([doctor()])
     }
 
     fn not_serving(&self, cause: Cause) -> Outlook {
@@ -365,7 +381,7 @@ impl Look<'_> {
         let mut all = match reason {
             Reason::PortNotFound => vec![help(
                 format!("kubectl get pod {} --output jsonpath='{{.spec.containers[*].ports}}'", named(key)),
-                "shows the ports that the pod names; the binding's must be one of them",
+                "shows the ports that the pod names; `port` of the binding in the ConfigMap must be one of them",
             )],
             Reason::NoMatchingAddress => vec![help(
                 format!("kubectl get pod {} --output jsonpath='{{.status.podIPs}}'", named(key)),

@@ -101,7 +101,7 @@ pub(super) struct Pod {
 pub(super) struct Gate {
     /// Whether it lets the pod be Ready.
     pub(super) open: bool,
-    /// Reason of its condition.
+    /// Reason of its condition; empty where there is none yet.
     pub(super) reason: String,
     /// Message of its condition.
     pub(super) message: String,
@@ -271,7 +271,10 @@ fn pod(sight: &Sight, outlook: Outlook, ground: &Ground) -> Pod {
         address: claim.address.to_string(),
         observed: claim.mode == Mode::Observe,
     };
-    let gate = view.gate.as_ref().filter(|_| view.gated);
+    let gate = || match &view.gate {
+        Some(gate) => Gate { open: gate.status, reason: gate.reason.clone(), message: gate.message.clone() },
+        None => Gate { open: false, reason: String::new(), message: "nobody has looked at it yet".to_owned() },
+    };
     Pod {
         namespace: view.key.namespace.to_string(),
         name: view.key.name.to_string(),
@@ -279,7 +282,7 @@ fn pod(sight: &Sight, outlook: Outlook, ground: &Ground) -> Pod {
         state: outlook.state.as_str().to_owned(),
         standing: outlook.standing,
         since: outlook.since.map(Time),
-        gate: gate.map(|gate| Gate { open: gate.status, reason: gate.reason.clone(), message: gate.message.clone() }),
+        gate: view.gated.then(gate),
         bindings: bindings(sight, ground),
         targets: sight.claims.iter().map(target).collect(),
         registry: outlook.registry,

@@ -32,7 +32,7 @@ pub(super) fn table(report: &Report, look: Look) -> String {
     let rows: Vec<Vec<[String; 7]>> =
         report.workloads.iter().map(|workload| workload.pods.iter().map(|pod| row(pod, look.now)).collect()).collect();
     if rows.is_empty() {
-        text.push_str("No managed pods found.\n");
+        text.push_str("No managed pods found here; -A looks in every namespace.\n");
         return text;
     }
     let mut widths = COLUMNS.map(str::len);
@@ -123,7 +123,10 @@ fn present(text: &mut String, pod: &Pod, look: Look) {
         "Gate:",
         &pod.gate.as_ref().map_or_else(
             || "none".to_owned(),
-            |gate| format!("{} ({}: {})", if gate.open { "open" } else { "closed" }, gate.reason, gate.message),
+            |gate| {
+                let why = if gate.reason.is_empty() { gate.message.clone() } else { format!("{}: {}", gate.reason, gate.message) };
+                format!("{} ({why})", if gate.open { "open" } else { "closed" })
+            },
         ),
     );
     say("Bindings:", &or_dash(pod.bindings.join(", ")));

@@ -57,7 +57,7 @@ fn a_table_shows_the_worst_first() {
 #[test]
 fn nothing_found_is_said() {
     let report = report::report(&[], &[], &Ground::default(), &Wanted::default(), Vec::new(), look(false).now);
-    assert_eq!(table(&report, look(false)), "No managed pods found.\n");
+    assert_eq!(table(&report, look(false)), "No managed pods found here; -A looks in every namespace.\n");
 }
 
 #[test]
