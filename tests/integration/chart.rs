@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use lockstep::names;
 use lockstep::runtime::rights::{Place, RULES};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -50,7 +49,7 @@ const SWITCHES: &[(&str, &[&str])] = &[
     ("metrics.podMonitor.enabled=true,metrics.podMonitor.labels.prometheus=main", &["PodMonitor/lockstep"]),
     ("metrics.prometheusRule.enabled=true,metrics.prometheusRule.labels.prometheus=main", &["PrometheusRule/lockstep"]),
     ("metrics.dashboard.enabled=true", &["ConfigMap/lockstep-dashboard"]),
-    ("earlyTries=1,replicas=3,commonLabels.team=edge,podLabels.tier=core,podAnnotations.note=yes,image.digest=", &[]),
+    ("replicas=3,commonLabels.team=edge,podLabels.tier=core,podAnnotations.note=yes,image.digest=", &[]),
     (
         "env[0].name=A,env[0].value=b,volumes[0].name=v,volumes[0].emptyDir.medium=Memory,volumeMounts[0].name=v,volumeMounts[0].mountPath=/v",
         &[],
@@ -78,26 +77,6 @@ fn every_switch_adds_what_it_says_and_nothing_else() {
         let difference: Vec<&String> = with.symmetric_difference(&plain).collect();
         assert_eq!(difference, *added, "{switch}");
     }
-}
-
-/// Name, policy, labels of namespaces, and whether a pod that is prepared already is left out.
-#[rstest]
-#[case::as_it_is("", &[r#""enabled.lockstep.dev" "Ignore" ["enabled"] false"#, r#""strict.lockstep.dev" "Fail" ["strict"] false"#])]
-#[case::with_early_tries("earlyTries=2", &[
-    r#""first.lockstep.dev" "Ignore" ["enabled","strict"] false"#,
-    r#""second.lockstep.dev" "Ignore" ["enabled","strict"] true"#,
-    r#""enabled.lockstep.dev" "Ignore" ["enabled"] true"#,
-    r#""strict.lockstep.dev" "Fail" ["strict"] true"#,
-])]
-fn a_pod_that_nobody_answered_for_is_asked_about_again(#[case] switch: &str, #[case] expected: &[&str]) {
-    let objects = render(switch);
-    let hooks = objects.iter().find(|object| object["kind"] == "MutatingWebhookConfiguration").unwrap()["webhooks"].as_array().unwrap();
-    let told = |hook: &Value| {
-        let label = &hook["namespaceSelector"]["matchExpressions"][0]["values"];
-        let again = hook["objectSelector"]["matchExpressions"].as_array().unwrap().iter().any(|one| one["key"] == names::MANAGED_LABEL);
-        format!("{} {} {label} {again}", hook["name"], hook["failurePolicy"])
-    };
-    assert_eq!(hooks.iter().map(told).collect::<Vec<_>>(), expected);
 }
 
 #[test]

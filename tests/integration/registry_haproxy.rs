@@ -384,9 +384,16 @@ async fn a_socket_without_rights_denies() {
 
 #[rstest]
 #[case::other_protocol(b"SSH-2.0-OpenSSH\r\n> \n> ")]
-#[case::closed(b"")]
 #[tokio::test]
 async fn what_is_not_haproxy_is_a_failure(#[case] answer: &'static [u8]) {
+    let address = answering(answer);
+    let driver = open(vec![address.to_string()], &[("web", DYNAMIC)], Duration::from_secs(30));
+    let listed = driver.list("web", None).await;
+    assert!(matches!(listed, Err(CallError::Failed(_))), "{listed:?}");
+}
+
+/// An address that takes connections, answers each with the same, and closes it.
+pub(crate) fn answering(answer: &'static [u8]) -> SocketAddr {
     let (listener, address) = endpoint();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -395,7 +402,5 @@ async fn what_is_not_haproxy_is_a_failure(#[case] answer: &'static [u8]) {
             let _ = stream.write_all(answer);
         }
     });
-    let driver = open(vec![address.to_string()], &[("web", DYNAMIC)], Duration::from_secs(30));
-    let listed = driver.list("web", None).await;
-    assert!(matches!(listed, Err(CallError::Failed(_))), "{listed:?}");
+    address
 }

@@ -15,7 +15,7 @@ use rstest::rstest;
 use tokio::time::Instant;
 
 use crate::haproxy_process::{Haproxy, free_port, serves};
-use crate::registry_haproxy::{DYNAMIC, PATIENCE, ROUND, SLOTS, TEMPLATE, change, endpoint, open, state, tell, until};
+use crate::registry_haproxy::{DYNAMIC, PATIENCE, ROUND, SLOTS, TEMPLATE, answering, change, endpoint, open, state, tell, until};
 
 /// The name that the hosts file of a test gives its processes.
 const NAME: &str = "haproxy.test";
@@ -108,6 +108,22 @@ async fn while_one_is_away_the_others_stop_the_traffic(
     }
     until(&driver, goes, None).await;
     until(&driver, comes, Some(TargetState::Active)).await;
+}
+
+/// A front takes connections for a process that is dead, and closes them: that is not to be reached, and holds nothing up for ever.
+#[tokio::test]
+async fn one_behind_a_front_that_closes_is_counted_out() {
+    let process = Haproxy::start(ROUND);
+    let front = answering(b"").to_string();
+    let alone = open(vec![front.clone()], &[("web", DYNAMIC)], Duration::from_secs(30));
+    let listed = alone.list("web", None).await;
+    assert!(matches!(listed, Err(CallError::Unavailable(_))), "{listed:?}");
+    let driver = open(vec![process.address(), front], &[("web", DYNAMIC)], Duration::from_secs(1));
+    assert!(driver.list("web", None).await.is_err(), "it counts for a while");
+    assert_eq!(until_listed(&driver).await, Listing::default());
+    let (_pod, address) = endpoint();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
 }
 
 /// The first answer to a read of all.

@@ -49,6 +49,15 @@ pub(super) struct Session {
     pub(super) deadline: Instant,
 }
 
+/// Why an answer did not come to its end.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error("the connection broke off: {0}")]
+    Off(String),
+    #[error("the connection was closed in the middle of an answer")]
+    Closed,
+}
+
 #[derive(Debug)]
 enum Stream {
     Unix(UnixStream),
@@ -74,12 +83,17 @@ impl Session {
         let late = |_| CallError::Unavailable("no connection in time".to_owned());
         let stream = timeout_at(patience, connect(place, ca)).await.map_err(late)??;
         let mut session = Self { stream, deadline };
-        session.ask("prompt").await?;
+        // A front (TLS, a mesh, a forwarded port) takes connections for a process that is dead, and closes them.
+        session.answer("prompt").await?.map_err(|broken| CallError::Unavailable(broken.to_string()))?;
         Ok(session)
     }
 
     /// Sends a line and takes the answer to each of its commands, without the prompt.
     pub(super) async fn ask(&mut self, line: &str) -> Result<Vec<String>, CallError> {
+        self.answer(line).await?.map_err(|broken| CallError::Failed(broken.to_string()))
+    }
+
+    async fn answer(&mut self, line: &str) -> Result<Result<Vec<String>, Broken>, CallError> {
         let answer = async {
             match &mut self.stream {
                 Stream::Unix(stream) => exchange(stream, line).await,
@@ -88,7 +102,7 @@ impl Session {
             }
         };
         let answers = timeout_at(self.deadline, answer).await.map_err(|_| CallError::Timeout)??;
-        if answers.iter().any(|answer| answer.trim() == "Permission denied") {
+        if answers.iter().flatten().any(|answer| answer.trim() == "Permission denied") {
             return Err(CallError::Denied("the socket has not `level admin`".to_owned()));
         }
         Ok(answers)
@@ -131,14 +145,17 @@ fn server_name(host: &str) -> Result<ServerName<'static>, CallError> {
     ServerName::try_from(host.to_owned()).map_err(|_| CallError::Unavailable(format!("{} can be no name in a certificate", bounded(host))))
 }
 
-async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, line: &str) -> Result<Vec<String>, CallError> {
-    let broken = |error: std::io::Error| CallError::Failed(format!("the connection broke off: {}", cause(&error)));
-    stream.write_all(format!("{line}\n").as_bytes()).await.map_err(broken)?;
+async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, line: &str) -> Result<Result<Vec<String>, Broken>, CallError> {
+    if let Err(error) = stream.write_all(format!("{line}\n").as_bytes()).await {
+        return Ok(Err(Broken::Off(cause(&error))));
+    }
     let commands = line.split(';').count();
     let mut text = Vec::new();
     loop {
-        if stream.read_buf(&mut text).await.map_err(broken)? == 0 {
-            return Err(CallError::Failed("the connection was closed in the middle of an answer".to_owned()));
+        match stream.read_buf(&mut text).await {
+            Ok(0) => return Ok(Err(Broken::Closed)),
+            Ok(_) => {}
+            Err(error) => return Ok(Err(Broken::Off(cause(&error)))),
         }
         if text.len() > LONGEST_ANSWER {
             return Err(CallError::Failed(format!("its answer is longer than {LONGEST_ANSWER} bytes")));
@@ -150,7 +167,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, line: &str)
         let answers: Vec<String> = text.split(PROMPT).map(str::to_owned).collect();
         // Behind the last prompt there is nothing.
         if answers.len() > commands {
-            return Ok(answers.into_iter().take(commands).collect());
+            return Ok(Ok(answers.into_iter().take(commands).collect()));
         }
     }
 }

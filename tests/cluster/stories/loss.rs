@@ -21,9 +21,9 @@ const GOING: (&str, &str) = ("node2", "kubelet2");
 const CREATED: [&str; 2] = ["open", "created"];
 /// The controller-manager gives a silent node up after 16 s.
 const GIVEN_UP: Duration = Duration::from_secs(60);
-/// Until a node is given up, its replica is still behind the Service, and API servers choose by chance. Three tries in a row may find
-/// nobody; then the next pod may have the same bad luck, but hardly many in a row, since what found somebody is used again.
-const BAD_LUCK: usize = 3;
+/// Until a node is given up, its replica is still behind the Service, and an API server chooses by chance; each wrong choice costs it the 5 s of
+/// the webhook's patience, and there is room for four of those in the 16 s.
+const BAD_LUCK: usize = 5;
 /// Whether the two nodes are Ready.
 const READY: &str = r#"jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}"#;
 
@@ -81,7 +81,6 @@ fn spread(world: &World) {
     world.cluster.kubectl(&["taint", "node", GOING.0, "spare-"]);
     let apart = json!({ "example.org/apart": "true" });
     let mut values = world.values();
-    values["earlyTries"] = json!(2);
     values["podLabels"] = apart.clone();
     let rule = json!({ "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": apart } });
     values["affinity"] = json!({ "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [rule] } });
