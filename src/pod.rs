@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::config::Binding;
 use crate::names;
 use crate::registration::Reason;
 use crate::registration::record::Record;
@@ -142,6 +143,16 @@ impl PodView {
     /// Whether it carries our managed label, by which it is watched.
     pub fn is_labelled(&self) -> bool {
         self.labels.get(names::MANAGED_LABEL) == Some(names::MANAGED_VALUE)
+    }
+
+    /// Whether a label of its own keeps it from being prepared.
+    pub fn is_opted_out(&self) -> bool {
+        self.labels.get(names::INJECT_LABEL) == Some(names::INJECT_DISABLED)
+    }
+
+    /// Whether the binding selects it, by namespace and labels.
+    pub fn is_selected_by(&self, binding: &Binding) -> bool {
+        binding.selects(&self.key.namespace, |key| self.labels.get(key))
     }
 
     /// Whether our gate's condition is True.

@@ -16,6 +16,7 @@ use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::mpsc;
 
+use crate::pod::PodView;
 use crate::registration::Reason;
 use crate::registry::{CallError, Change, ChangeError, Operation};
 use crate::target::{PodKey, PodUid, ServiceId};
@@ -150,6 +151,11 @@ impl Span {
 }
 
 impl Way {
+    /// The one that a pod is in.
+    pub fn of(pod: &PodView) -> Self {
+        if pod.deletion.is_some() { Self::Out } else { Self::In }
+    }
+
     /// The name of the whole.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -65,15 +65,13 @@ impl PairFiles {
         let mut complaint = String::new();
         loop {
             looks.tick().await;
-            match self.look().await {
-                Ok(true) => tracing::info!("another certificate is served"),
-                Ok(false) => complaint.clear(),
-                Err(error) => {
-                    if let Some(error) = files::news(Err::<(), _>(error), &mut complaint) {
-                        let error = &error as &dyn std::error::Error;
-                        tracing::error!(error, "the certificate cannot be taken; the last one is served");
-                    }
-                }
+            let looked = self.look().await;
+            if matches!(looked, Ok(true)) {
+                tracing::info!("another certificate is served");
+            }
+            if let Some(error) = files::news(looked.map(drop), &mut complaint) {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the certificate cannot be taken; the last one is served");
             }
         }
     }

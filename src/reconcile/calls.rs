@@ -17,7 +17,6 @@ use super::Drivers;
 use super::actor::Actor;
 use super::clock::{Clock, Instant};
 use super::cluster::{ApiError, Cluster};
-use super::execute::way;
 use super::input::Input;
 use super::limits::Request;
 use super::service::{Applied, Due, Seq, Service};
@@ -156,7 +155,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         term.calls += 1;
         let (number, service, clock, tenure) = (term.number, id.clone(), self.clock.clone(), self.tenure.clone());
         let pods = &self.pods;
-        let leaving = |uid: &PodUid| pods.get(uid).is_none_or(|entry| way(&entry.view) == Way::Out);
+        let leaving = |uid: &PodUid| pods.get(uid).is_none_or(|entry| Way::of(&entry.view) == Way::Out);
         let traced = self.options.traces.batch(id, &changes, self.clock.wall(), leaving);
         let seconds = self.metrics.reconcile.call_seconds(&id.registry, "apply");
         self.post(async move {

@@ -280,7 +280,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let before = entry.reason.replace(reason);
         if self.options.traces.is_on() {
             let now = self.clock.wall();
-            let entered = entry.entered.replace((now, way(&entry.view)));
+            let entered = entry.entered.replace((now, Way::of(&entry.view)));
             // Whoever is registered waits for nothing.
             if let (Some(state), Some((since, way))) = (before.filter(|state| *state != Reason::Registered), entered) {
                 self.options.traces.tell(|| Span::of(uid, &entry.view.key, way, Part::State(state), since, now));
@@ -321,11 +321,6 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let bindings = self.settings.current.iter().flat_map(|current| &current.bindings);
         bindings.filter(|binding| binding.service == *service).map(|binding| binding.weight).next().unwrap_or(100)
     }
-}
-
-/// The handshake that a pod is in.
-pub(super) fn way(pod: &PodView) -> Way {
-    if pod.deletion.is_some() { Way::Out } else { Way::In }
 }
 
 /// The patch as the API server gets it.

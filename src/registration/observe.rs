@@ -470,10 +470,8 @@ fn mode(sighting: &Sighting<'_>, claim: &Claim, want: Option<&Want<'_>>) -> Mode
 /// The binding whose policies hold for a claim: the one that wants it, else one that selects the pod there, else one of that service.
 fn policy<'a>(sighting: &Sighting<'a>, claim: &Claim, want: Option<&Want<'a>>) -> Option<&'a Binding> {
     want.map(|want| want.binding).or_else(|| {
-        let pod = sighting.pod;
         let mut of_service = sighting.configuration.bindings.iter().filter(|binding| binding.service == claim.service);
-        let selects = |binding: &&Binding| binding.selects(&pod.key.namespace, |key| pod.labels.get(key));
-        of_service.clone().find(selects).or_else(|| of_service.next())
+        of_service.clone().find(|binding| sighting.pod.is_selected_by(binding)).or_else(|| of_service.next())
     })
 }
 

@@ -10,16 +10,19 @@ use serde_json::Value;
 
 use super::facts::Facts;
 use super::finding::{Code, Finding};
-use super::workloads::{about, bound, bound_port, containers, number};
+use super::registries;
+use super::workloads::{Probe, about, bound, bound_port, only_container};
 use crate::commands::registries::{Answer, Check};
 use crate::config::{Binding, show_duration};
 
 /// All that is wrong between checks and probes.
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
-    let slow = facts.answers.iter().flat_map(|answers| &answers.services).filter_map(|answer| slow(answer, facts));
-    let differ = facts.workloads.iter().flat_map(|workload| {
-        bound(workload, facts).into_iter().filter_map(move |binding| elsewhere(workload, &binding, checked(&binding, facts)?))
-    });
+    let slow = facts.answered().filter_map(|answer| slow(answer, facts));
+    let asked = |binding: &Binding| facts.answer_of(&binding.service)?.health_check.as_ref();
+    let differ = facts
+        .workloads
+        .iter()
+        .flat_map(|workload| bound(workload, facts).into_iter().filter_map(move |binding| elsewhere(workload, binding, asked(binding)?)));
     slow.chain(differ).collect()
 }
 
@@ -31,7 +34,7 @@ fn slow(answer: &Answer, facts: &Facts) -> Option<Finding> {
     (lag >= gate.as_secs()).then(|| {
         Finding::new(
             Code::CheckSlow,
-            format!("{}/{}", answer.registry, answer.service),
+            registries::about(answer),
             format!(
                 "its check asks every {} s and wants {} passes, which is {lag} s; gateTimeout is {}",
                 check.interval_seconds,
@@ -44,17 +47,9 @@ fn slow(answer: &Answer, facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// What the check of a binding's service asks.
-fn checked<'f>(binding: &Binding, facts: &'f Facts) -> Option<&'f Check> {
-    let mut services = facts.answers.iter().flat_map(|answers| &answers.services);
-    let answer = services.find(|answer| *answer.registry == *binding.service.registry && *answer.service == *binding.service.service)?;
-    answer.health_check.as_ref()
-}
-
-/// Check and probe ask different things. Several containers are not judged: the probe of each says a part of it.
+/// Check and probe ask different things.
 fn elsewhere(workload: &Value, binding: &Binding, check: &Check) -> Option<Finding> {
-    let mut all = containers(workload);
-    let (container, None) = (all.next()?, all.next()) else { return None };
+    let container = only_container(workload)?;
     let probe = Probe::of(container)?;
     let port = check.port.map(i64::from).or_else(|| bound_port(container, &binding.port))?;
     let talks = matches!(check.protocol.as_str(), "http" | "https");
@@ -71,27 +66,6 @@ fn elsewhere(workload: &Value, binding: &Binding, check: &Check) -> Option<Findi
             "let both ask the same port and, by HTTP, the same path",
         )
     })
-}
-
-/// What a readiness probe asks over the network.
-struct Probe<'w> {
-    kind: &'static str,
-    port: i64,
-    path: Option<&'w str>,
-    /// It asks the application, and not only whether somebody listens.
-    talks: bool,
-}
-
-impl<'w> Probe<'w> {
-    fn of(container: &'w Value) -> Option<Self> {
-        let probe = container.get("readinessProbe")?;
-        let of = |kind: &'static str, talks| {
-            let asked = probe.get(kind)?;
-            let path = asked.get("path").and_then(Value::as_str).or((kind == "httpGet").then_some("/"));
-            Some(Self { kind, port: number(container, asked.get("port")?)?, path, talks })
-        };
-        of("httpGet", true).or_else(|| of("tcpSocket", false)).or_else(|| of("grpc", true))
-    }
 }
 
 #[cfg(test)]

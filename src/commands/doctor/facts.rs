@@ -4,13 +4,12 @@
 //! Absent on purpose: reading (`reading`), judging (the checks).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::trial::Tried;
-use crate::commands::registries::Answers;
+use crate::commands::registries::{Answer, Answers};
 use crate::commands::status::sight::{Sight, Told};
 use crate::commands::surroundings::Surroundings;
 use crate::config::Binding;
@@ -45,10 +44,8 @@ pub(super) struct Facts {
     pub(super) answers: Option<Answers>,
     /// UIDs of targets that registries hold for us, and that no pod of the cluster has.
     pub(super) strays: BTreeSet<String>,
-    /// Pods of Lockstep itself, as they stand.
-    pub(super) replicas: Vec<Value>,
-    /// Whether none of them runs; absent where that could not be read.
-    pub(super) is_down: Option<bool>,
+    /// Pods of Lockstep itself, as they stand; absent where they could not be read.
+    pub(super) replicas: Option<Vec<Value>>,
     /// Rights that the program lacks, each with what does not work without it.
     pub(super) missing_rights: BTreeMap<String, &'static str>,
 }
@@ -69,8 +66,7 @@ impl Facts {
             tried: None,
             answers: None,
             strays: BTreeSet::new(),
-            replicas: Vec::new(),
-            is_down: None,
+            replicas: None,
             missing_rights: BTreeMap::new(),
         }
     }
@@ -80,16 +76,24 @@ impl Facts {
         self.namespaces.as_ref().is_none_or(|names| names.iter().any(|name| name == namespace))
     }
 
-    /// The drain delay that the registry of a service says at present, where it was asked and said so.
-    pub(super) fn answered_delay(&self, service: &ServiceId) -> Option<Duration> {
-        let mut services = self.answers.iter().flat_map(|answers| &answers.services);
-        let of = services.find(|answer| *answer.registry == *service.registry && *answer.service == *service.service)?;
-        of.drain_delay_seconds.map(Duration::from_secs)
+    /// What the registries answered, one for each service; nothing where they were not asked.
+    pub(super) fn answered(&self) -> impl Iterator<Item = &Answer> {
+        self.answers.iter().flat_map(|answers| &answers.services)
+    }
+
+    /// What the registry of a service answered.
+    pub(super) fn answer_of(&self, service: &ServiceId) -> Option<&Answer> {
+        self.answered().find(|answer| *answer.registry == *service.registry && *answer.service == *service.service)
+    }
+
+    /// Whether no replica of Lockstep runs; `None` where that could not be read.
+    pub(super) fn is_down(&self) -> Option<bool> {
+        let runs = |pod: &Value| pod.pointer("/status/phase").and_then(Value::as_str) == Some("Running");
+        self.replicas.as_ref().map(|replicas| !replicas.iter().any(runs))
     }
 
     /// The bindings that select a pod.
     pub(super) fn bindings_of<'f>(&'f self, pod: &'f PodView) -> impl Iterator<Item = &'f Binding> {
-        let selects = |binding: &&Binding| binding.selects(&pod.key.namespace, |key| pod.labels.get(key));
-        self.around.ground.bindings.iter().filter(selects)
+        self.around.ground.bindings.iter().filter(|binding| pod.is_selected_by(binding))
     }
 }

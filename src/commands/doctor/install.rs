@@ -25,10 +25,8 @@ const UPGRADE: &str = "put the chart's own form back with `helm upgrade --reset-
 const UNRENEWED: SignedDuration = SignedDuration::from_secs(60);
 
 /// The selectors of a webhook, and the labels that the chart asks for in each.
-const SELECTED: [(&str, &[&str]); 2] = [
-    ("namespaceSelector", &[names::INJECT_LABEL, "kubernetes.io/metadata.name"]),
-    ("objectSelector", &[names::INJECT_LABEL, names::MANAGED_LABEL]),
-];
+const SELECTED: [(&str, &[&str]); 2] =
+    [("namespaceSelector", &[names::INJECT_LABEL, "kubernetes.io/metadata.name"]), ("objectSelector", &[names::INJECT_LABEL])];
 
 /// All that is wrong with the install.
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
@@ -49,7 +47,7 @@ fn nobody_reconciles(facts: &Facts) -> Vec<Finding> {
     let change = match () {
         () if lease.holder == names::RELEASE_HOLDER => format!("uninstall Lockstep; or come back: {anew}"),
         () if stranger => anew,
-        () if facts.is_down == Some(true) => {
+        () if facts.is_down() == Some(true) => {
             format!(
                 "no replica is there: see `kubectl get deployment,pods --namespace {own}`, and `kubectl scale deployment/lockstep` up again"
             )
@@ -70,9 +68,8 @@ fn nobody_reconciles(facts: &Facts) -> Vec<Finding> {
 /// Somebody holds the Lease who is none of the replicas.
 fn is_strange(lease: &LeaseRecord, facts: &Facts) -> bool {
     let stale = lease.renewed.is_some_and(|at| facts.now.duration_since(at) > UNRENEWED);
-    let own = |pod: &Value| pod.pointer("/metadata/name").and_then(Value::as_str) == Some(&*lease.holder);
-    let known = matches!(&*lease.holder, "" | names::RELEASE_HOLDER) || facts.replicas.is_empty() || facts.replicas.iter().any(own);
-    !known && stale && lease.is_held(facts.now)
+    let others = facts.replicas.iter().flatten().filter_map(|pod| pod.pointer("/metadata/name")).collect::<Vec<_>>();
+    stale && lease.is_held(facts.now) && !others.is_empty() && !others.iter().any(|name| **name == *lease.holder)
 }
 
 fn replicas(facts: &Facts) -> Vec<Finding> {
@@ -81,7 +78,7 @@ fn replicas(facts: &Facts) -> Vec<Finding> {
         conditions.into_iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
     };
     let name = |pod: &Value| pod.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let living = || facts.replicas.iter().filter(|pod| pod.pointer("/metadata/deletionTimestamp").is_none());
+    let living = || facts.replicas.iter().flatten().filter(|pod| pod.pointer("/metadata/deletionTimestamp").is_none());
     let mut found: Vec<Finding> = living()
         .filter(|pod| !is_ready(pod))
         .map(|pod| {
@@ -270,8 +267,12 @@ mod tests {
         facts.webhook = Some(json!({"webhooks": [hook("enabled", "Ignore"), hook("strict", "Fail")]}));
         facts.around.lease =
             Some(LeaseRecord { holder: "a".into(), duration_seconds: 12, renewed: Some(facts.now), ..LeaseRecord::default() });
-        facts.replicas = vec![replica("a", "lockstep:1", "True"), replica("b", "lockstep:1", "True")];
+        facts.replicas = Some(vec![replica("a", "lockstep:1", "True"), replica("b", "lockstep:1", "True")]);
         facts
+    }
+
+    fn second(facts: &mut Facts) -> &mut Value {
+        &mut facts.replicas.as_mut().unwrap()[1]
     }
 
     fn codes(change: impl FnOnce(&mut Facts)) -> Vec<Code> {
@@ -319,11 +320,11 @@ mod tests {
 
     #[test]
     fn replicas_that_are_not_ready_or_not_alike_are_found() {
-        assert_eq!(codes(|facts| facts.replicas[1] = replica("b", "lockstep:1", "False")), [Code::ReplicaNotReady]);
-        assert_eq!(codes(|facts| facts.replicas[1] = replica("b", "lockstep:2", "True")), [Code::VersionsDiffer]);
+        assert_eq!(codes(|facts| *second(facts) = replica("b", "lockstep:1", "False")), [Code::ReplicaNotReady]);
+        assert_eq!(codes(|facts| *second(facts) = replica("b", "lockstep:2", "True")), [Code::VersionsDiffer]);
         let leaving = |facts: &mut Facts| {
-            facts.replicas[1] = replica("b", "lockstep:2", "False");
-            facts.replicas[1]["metadata"]["deletionTimestamp"] = json!("2026-11-29T17:00:00Z");
+            *second(facts) = replica("b", "lockstep:2", "False");
+            second(facts)["metadata"]["deletionTimestamp"] = json!("2026-11-29T17:00:00Z");
         };
         assert_eq!(codes(leaving), []);
     }

@@ -4,6 +4,7 @@
 //! Absent on purpose: workloads as such (`workloads`).
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::facts::Facts;
 use super::finding::{Code, Finding};
@@ -13,7 +14,6 @@ use crate::commands::status::outlook::{Standing, outlook, span};
 use crate::commands::status::sight::{Sight, by_object};
 use crate::commands::workload;
 use crate::config::{Binding, Drain, Injection};
-use crate::names;
 use crate::registration::life;
 
 /// All that is wrong with pods.
@@ -61,8 +61,7 @@ fn debts(facts: &Facts) -> Vec<Finding> {
 fn without_gate(facts: &Facts) -> Vec<Finding> {
     let lacks = |sight: &&Sight| {
         let pod = &sight.pod;
-        let opted_out = pod.labels.get(names::INJECT_LABEL).is_some_and(|value| value == names::INJECT_DISABLED);
-        let passes = pod.gated || pod.completes || pod.released || opted_out || !life::live(pod);
+        let passes = pod.gated || pod.completes || pod.released || pod.is_opted_out() || !life::live(pod);
         !passes && facts.is_opted_in(&pod.key.namespace) && facts.bindings_of(pod).next().is_some()
     };
     let finding = |(about, pods): (String, Vec<&Sight>)| {
@@ -105,7 +104,10 @@ fn sleeps(facts: &Facts) -> Vec<Finding> {
 
 fn wanted_sleep(facts: &Facts, injection: &Injection, sight: &Sight) -> Option<i64> {
     let delay = |binding: &Binding| match binding.drain {
-        Drain::FromRegistry { .. } => facts.answered_delay(&binding.service),
+        Drain::FromRegistry { .. } => {
+            let answer = facts.answer_of(&binding.service);
+            answer.and_then(|answer| answer.drain_delay_seconds).map(Duration::from_secs)
+        }
         Drain::Fixed(_) | Drain::HealthCheck { .. } => Some(binding.drain.delay(None)),
     };
     let drain = facts.bindings_of(&sight.pod).filter_map(delay).max()?;
@@ -163,6 +165,7 @@ mod tests {
 
     use super::*;
     use crate::commands::doctor::tests::facts;
+    use crate::names;
     use crate::registration::claim::parse_debts;
 
     /// A pod that nothing is wrong with.

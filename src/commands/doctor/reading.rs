@@ -127,10 +127,7 @@ impl Reading<'_> {
         let selector = format!("labelSelector={}", query_value("app.kubernetes.io/name=lockstep,app.kubernetes.io/component=webhook"));
         let own = collection("/api/v1", Some(&self.access.own_namespace), "pods");
         match self.access.list(&own, &selector, |json| api::decode(json.as_bytes())).await {
-            Ok(replicas) => {
-                let runs = |pod: &Value| pod.pointer("/status/phase").and_then(Value::as_str) == Some("Running");
-                (self.facts.is_down, self.facts.replicas) = (Some(!replicas.iter().any(runs)), replicas);
-            }
+            Ok(replicas) => self.facts.replicas = Some(replicas),
             Err(error) => self.note("the replicas of Lockstep cannot be read, so they are not looked at", &error),
         }
         match rights::lacking(&self.access.api, &self.access.own_namespace, ACCOUNT).await {
@@ -155,7 +152,7 @@ impl Reading<'_> {
 
     async fn registries(&mut self, access: &AccessArgs) {
         let Some(text) = self.facts.around.text.take() else { return };
-        if self.facts.is_down == Some(true) {
+        if self.facts.is_down() == Some(true) {
             return self.notes.push("the registries were not asked, since no replica of Lockstep runs".to_owned());
         }
         match exec::ask(access, &text).await {
@@ -179,7 +176,7 @@ impl Reading<'_> {
     /// Looks for pods of our targets: a pod that came since the others were read is there now, one that went since then was there before.
     async fn strays(&mut self) {
         let Some(cluster) = &self.facts.around.cluster else { return };
-        let targets = self.facts.answers.iter().flat_map(|answers| &answers.services).flat_map(|answer| answer.targets.iter().flatten());
+        let targets = self.facts.answered().flat_map(|answer| answer.targets.iter().flatten());
         let ours = targets.filter(|target| target.cluster.as_deref() == Some(cluster)).filter_map(|target| target.pod.clone());
         let unknown: BTreeSet<String> = ours.filter(|uid| !self.seen.contains(uid)).collect();
         if unknown.is_empty() {

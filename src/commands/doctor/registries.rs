@@ -9,8 +9,7 @@ use crate::commands::registries::{Answer, Target};
 
 /// All that is wrong with registries.
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
-    let answers = || facts.answers.iter().flat_map(|answers| &answers.services);
-    answers().filter_map(failing).chain(answers().flat_map(|answer| orphans(answer, facts))).collect()
+    facts.answered().filter_map(failing).chain(facts.answered().flat_map(|answer| orphans(answer, facts))).collect()
 }
 
 fn failing(answer: &Answer) -> Option<Finding> {
@@ -47,7 +46,7 @@ fn is_owed(answer: &Answer, target: &Target, facts: &Facts) -> bool {
     })
 }
 
-fn about(answer: &Answer) -> String {
+pub(super) fn about(answer: &Answer) -> String {
     format!("{}/{}", answer.registry, answer.service)
 }
 

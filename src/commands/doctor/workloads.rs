@@ -27,11 +27,10 @@ pub(super) fn check(facts: &Facts) -> Vec<Finding> {
 }
 
 /// The bindings that select the pods of a workload.
-pub(super) fn bound(workload: &Value, facts: &Facts) -> Vec<Binding> {
+pub(super) fn bound<'f>(workload: &Value, facts: &'f Facts) -> Vec<&'f Binding> {
     let labels = workload.pointer("/spec/template/metadata/labels");
     let label = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
-    let selecting = facts.around.ground.bindings.iter().filter(|binding| binding.selects(namespace(workload), label));
-    selecting.cloned().collect()
+    facts.around.ground.bindings.iter().filter(|binding| binding.selects(namespace(workload), label)).collect()
 }
 
 fn probe_trivial(workload: &Value) -> Option<Finding> {
@@ -57,13 +56,10 @@ fn always_passes(command: &[&str]) -> bool {
     matches!(command[..], ["true" | "/bin/true" | "/usr/bin/true" | ":"] | ["exit", "0"]) || matches!(command[..], ["echo", ..])
 }
 
-/// A probe of another port says nothing of the one that gets the traffic. Several containers are not judged: each has a part in it.
-fn probe_elsewhere(workload: &Value, bindings: &[Binding]) -> Option<Finding> {
-    let mut all = containers(workload);
-    let (container, None) = (all.next()?, all.next()) else { return None };
-    let probe = container.get("readinessProbe")?;
-    let asked = probe.pointer("/httpGet/port").or_else(|| probe.pointer("/tcpSocket/port")).or_else(|| probe.pointer("/grpc/port"))?;
-    let asked = number(container, asked)?;
+/// A probe of another port says nothing of the one that gets the traffic.
+fn probe_elsewhere(workload: &Value, bindings: &[&Binding]) -> Option<Finding> {
+    let container = only_container(workload)?;
+    let asked = Probe::of(container)?.port;
     let wanted: Vec<i64> = bindings.iter().filter_map(|binding| bound_port(container, &binding.port)).collect();
     if wanted.is_empty() || wanted.contains(&asked) {
         return None;
@@ -117,12 +113,42 @@ fn goes_dark(workload: &Value) -> Option<Finding> {
     })
 }
 
-pub(super) fn containers(workload: &Value) -> impl Iterator<Item = &Value> {
+/// What a readiness probe asks over the network.
+pub(super) struct Probe<'w> {
+    /// The key under which it stands.
+    pub(super) kind: &'static str,
+    /// Its port.
+    pub(super) port: i64,
+    /// Its path, where it has one.
+    pub(super) path: Option<&'w str>,
+    /// It asks the application, and not only whether somebody listens.
+    pub(super) talks: bool,
+}
+
+impl<'w> Probe<'w> {
+    pub(super) fn of(container: &'w Value) -> Option<Self> {
+        let probe = container.get("readinessProbe")?;
+        let of = |kind: &'static str, talks| {
+            let asked = probe.get(kind)?;
+            let path = asked.get("path").and_then(Value::as_str).or((kind == "httpGet").then_some("/"));
+            Some(Self { kind, port: number(container, asked.get("port")?)?, path, talks })
+        };
+        of("httpGet", true).or_else(|| of("tcpSocket", false)).or_else(|| of("grpc", true))
+    }
+}
+
+/// The container of a workload that has just one: where there are several, each has a part in what a probe or a port says.
+pub(super) fn only_container(workload: &Value) -> Option<&Value> {
+    let mut all = containers(workload);
+    all.next().filter(|_| all.next().is_none())
+}
+
+fn containers(workload: &Value) -> impl Iterator<Item = &Value> {
     workload.pointer("/spec/template/spec/containers").and_then(Value::as_array).into_iter().flatten()
 }
 
 /// A port by its number, or by its name in the container.
-pub(super) fn number(container: &Value, port: &Value) -> Option<i64> {
+fn number(container: &Value, port: &Value) -> Option<i64> {
     port.as_i64().or_else(|| named(container, port.as_str()?))
 }
 

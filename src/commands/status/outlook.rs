@@ -14,7 +14,6 @@ use serde::Serialize;
 
 use super::sight::{Sight, Told};
 use crate::config::{Binding, OnDrainTimeout, OnGateTimeout, Registration};
-use crate::names;
 use crate::reconcile::cluster::NodeView;
 use crate::registration::Reason;
 use crate::registration::life::{self, Cause, Life, Node, Stage, gone_since, later};
@@ -252,11 +251,10 @@ impl Look<'_> {
     fn unmanaged(&self) -> Outlook {
         let pod = &self.sight.pod;
         let bindings = &self.ground.bindings;
-        if !bindings.is_empty() && !bindings.iter().any(|binding| binding.selects(&pod.key.namespace, |key| pod.labels.get(key))) {
+        if !bindings.is_empty() && !bindings.iter().any(|binding| pod.is_selected_by(binding)) {
             return Outlook::at_rest(Reason::NoBinding, None, "never told of it: no binding selects the pod's namespace and labels");
         }
-        let opted_out = pod.labels.get(names::INJECT_LABEL).is_some_and(|value| value == names::INJECT_DISABLED);
-        if bindings.is_empty() || opted_out || pod.completes {
+        if bindings.is_empty() || pod.is_opted_out() || pod.completes {
             return Outlook::at_rest(Reason::Nothing, None, "never told of it; Lockstep does not manage the pod");
         }
         let what = "Lockstep to adopt it, within ten minutes where its namespace is opted in".to_owned();

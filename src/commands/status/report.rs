@@ -16,7 +16,6 @@ use super::sight::{Sight, Told, by_object};
 use super::timeline::{Reached, Stage, timeline};
 use crate::commands::workload::{self, Named};
 use crate::config::Mode;
-use crate::pod::PodView;
 use crate::registration::Reason;
 
 /// Which pods are asked for; what is `None` takes all.
@@ -256,7 +255,7 @@ impl Wanted {
     fn takes(&self, sight: &Sight, outlook: &Outlook, ground: &Ground) -> bool {
         let claimed = |name: &str| sight.claims.iter().any(|claim| &*claim.service.registry == name);
         let bound = |name: &str| {
-            let mut selecting = ground.bindings.iter().filter(|binding| selects(binding, &sight.pod));
+            let mut selecting = ground.bindings.iter().filter(|binding| sight.pod.is_selected_by(binding));
             selecting.any(|binding| &*binding.service.registry == name)
         };
         self.reason.is_none_or(|reason| reason == outlook.state) && self.registry.as_ref().is_none_or(|name| claimed(name) || bound(name))
@@ -299,11 +298,7 @@ fn bindings(sight: &Sight, ground: &Ground) -> Vec<String> {
     if ground.bindings.is_empty() {
         return sight.pod.record.bindings.iter().map(ToString::to_string).collect();
     }
-    ground.bindings.iter().filter(|binding| selects(binding, &sight.pod)).map(|binding| binding.name.to_string()).collect()
-}
-
-fn selects(binding: &crate::config::Binding, pod: &PodView) -> bool {
-    binding.selects(&pod.key.namespace, |key| pod.labels.get(key))
+    ground.bindings.iter().filter(|binding| sight.pod.is_selected_by(binding)).map(|binding| binding.name.to_string()).collect()
 }
 
 /// Orders pods: the worst first, of those the one that has been so for longest.
