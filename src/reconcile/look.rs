@@ -251,7 +251,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             budget.count(&key, counts);
             let away = drained
                 || match target.facts.seen {
-                    Some(Seen::Absent | Seen::Listed { state: TargetState::Draining, .. }) => true,
+                    Some(Seen::Absent | Seen::Elsewhere(_) | Seen::Listed { state: TargetState::Draining, .. }) => true,
                     Some(Seen::Listed { .. }) => false,
                     // An earlier leader may have taken it out, or it never got in.
                     None => shut,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::budget::Budget;
 use super::clock::Instant;
 use super::limits::{Backoff, Request};
-use crate::registration::observe::{Doing, Facts, Outcome, Seen, Traits};
+use crate::registration::observe::{Doing, Facts, Outcome, Traits};
 use crate::registry::{CallError, Capabilities, Change, ChangeError, DrainKind, Listed, Operation, TargetKeys};
 use crate::target::{PodUid, ServiceId, TargetState};
 
@@ -376,16 +376,12 @@ impl Service {
         self.traits.is_some_and(|traits| traits.keys == TargetKeys::Address)
     }
 
-    /// Whether the last read that counts for the target shows it: by its stamp where there are stamps, else by its address, as for one
-    /// that is only observed.
+    /// Whether the last read that counts for the target shows its place held: by its stamp where there are stamps, else by its address, as
+    /// for one that is only observed.
     pub fn shows(&self, key: &Key, observes: bool) -> Option<(Seq, Option<TargetState>)> {
         let settled = self.books.get(key).map_or(Seq::default(), |book| book.settled);
         let reading = self.reading.as_ref().filter(|reading| reading.began > settled)?;
-        let state = match reading.look(key, self.stamps(), observes) {
-            Seen::Absent => None,
-            Seen::Listed { state, .. } => Some(state),
-        };
-        Some((reading.began, state))
+        Some((reading.began, reading.look(key, self.stamps(), observes).held()))
     }
 
     /// The change that takes out a target without a pod, where one is needed and none is on its way.

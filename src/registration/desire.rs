@@ -41,12 +41,12 @@ impl TargetView {
         if matches!(facts.doing, Doing::Sent(_)) {
             return false;
         }
-        let let_go = match facts.seen.filter(|_| facts.seen_fresh) {
-            Some(Seen::Absent) => !self.may_still_appear(),
-            Some(Seen::Listed { state: TargetState::Draining, .. }) => {
+        let let_go = match facts.seen.filter(|_| facts.seen_fresh).map(Seen::held) {
+            Some(None) => !self.may_still_appear(),
+            Some(Some(TargetState::Draining)) => {
                 containers_gone && facts.traits.is_some_and(|traits| traits.gone_when == GoneWhen::Draining) && self.was_told_to_go()
             }
-            Some(Seen::Listed { .. }) | None => false,
+            Some(Some(_)) | None => false,
         };
         if self.mode == Mode::Observe {
             return let_go || facts.heir.is_some_and(|heir| heir != Heir::Doubtful);
@@ -82,7 +82,7 @@ impl TargetView {
             return false;
         }
         let draining = matches!(facts.seen, Some(Seen::Listed { state: TargetState::Draining, .. }));
-        let missing = draining || facts.seen == Some(Seen::Absent);
+        let missing = draining || matches!(facts.seen, Some(Seen::Absent | Seen::Elsewhere(_)));
         let here_and_ours = matches!(facts.seen, Some(Seen::Listed { ours, .. }) if self.is_ours(ours)) && !draining;
         match facts.last {
             None if facts.seen.is_none() => facts.fresh_claim || closed,
@@ -104,9 +104,9 @@ impl TargetView {
             DrainKind::ByDeregistering => Operation::Deregister,
         };
         let done = matches!(self.facts.last, Some((Operation::Drain | Operation::Deregister, Outcome::Accepted | Outcome::NotFound)));
-        let wanted = match self.facts.seen {
-            Some(Seen::Absent | Seen::Listed { state: TargetState::Draining, .. }) => false,
-            Some(Seen::Listed { .. }) => true,
+        let wanted = match self.facts.seen.map(Seen::held) {
+            Some(None | Some(TargetState::Draining)) => false,
+            Some(Some(_)) => true,
             None => !done,
         };
         wanted.then_some(operation)
@@ -119,10 +119,10 @@ impl TargetView {
             return None;
         }
         let done = matches!(self.facts.last, Some((Operation::Deregister, Outcome::Accepted | Outcome::NotFound)));
-        let wanted = match self.facts.seen {
-            Some(Seen::Absent) => self.may_still_appear(),
-            Some(Seen::Listed { state: TargetState::Draining, .. }) if traits.drain == DrainKind::ByDeregistering => false,
-            Some(Seen::Listed { .. }) => true,
+        let wanted = match self.facts.seen.map(Seen::held) {
+            Some(None) => self.may_still_appear(),
+            Some(Some(TargetState::Draining)) if traits.drain == DrainKind::ByDeregistering => false,
+            Some(Some(_)) => true,
             None => !done,
         };
         wanted.then_some(Operation::Deregister)

@@ -114,7 +114,7 @@ impl Model {
     pub(super) fn at(pod: Observation, now: jiff::Timestamp) -> Self {
         let seen = |target: &TargetView| match target.facts.seen {
             Some(Seen::Listed { state, .. }) => Some(((target.service.clone(), target.address), state)),
-            Some(Seen::Absent) | None => None,
+            Some(Seen::Absent | Seen::Elsewhere(_)) | None => None,
         };
         let held = pod.targets.iter().filter_map(seen).collect();
         Self { pod, held, now, state: "" }

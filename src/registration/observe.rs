@@ -228,6 +228,9 @@ pub enum Seen {
         /// The registry says that it is this pod's.
         ours: bool,
     },
+    /// Not there; but the registry has one place for all addresses of the pod, and holds it there in this state at an address that no
+    /// claim of the pod names.
+    Elsewhere(TargetState),
 }
 
 /// A live pod that has taken over a target's address; of several the last in this order counts.
@@ -350,6 +353,16 @@ impl Told {
 
     fn bit(reason: Reason) -> u32 {
         1 << (reason as u32)
+    }
+}
+
+impl Seen {
+    /// The state in which the registry holds the target's place, at whatever address.
+    pub fn held(self) -> Option<TargetState> {
+        match self {
+            Self::Absent => None,
+            Self::Listed { state, .. } | Self::Elsewhere(state) => Some(state),
+        }
     }
 }
 

@@ -74,6 +74,9 @@ impl Service {
         }
         self.overtaken |= blocking && self.listing.is_some();
         let mut reading = Reading::new(began, listing);
+        if self.one_place_a_pod() {
+            reading.note_strays(|key| self.books.contains_key(key));
+        }
         let mut concerned: BTreeSet<PodUid> = self.waiting.clone();
         for (key, book) in &mut self.books {
             reading.share(key);

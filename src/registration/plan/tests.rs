@@ -235,6 +235,18 @@ fn a_register_that_a_read_does_not_show_yet_is_taken_back() {
 }
 
 #[test]
+fn a_place_that_is_held_at_another_address_is_neither_acknowledged_nor_gone() {
+    let mut model = after(&[Event::ContainersReady]);
+    let target = &mut model.pod.targets[0];
+    target.facts = Facts { seen: Some(Seen::Elsewhere(TargetState::Active)), seen_fresh: true, last_fresh: true, ..target.facts };
+    assert!(!target.acknowledged() && target.wants_register(false));
+    assert!(!target.gone(true));
+    assert_eq!(target.wants_deregister(true), Some(Operation::Deregister));
+    target.facts.last = Some((Operation::Deregister, Outcome::Accepted));
+    assert!(!target.gone(true), "nor where the deregister was done: a repeated register of old may have come after it");
+}
+
+#[test]
 fn a_drain_of_ours_does_not_pass_for_a_deregister_that_was_refused() {
     let mut model = after(&[Event::ContainersReady, Event::Acknowledged, Event::Deleted]);
     let target = &mut model.pod.targets[0];
@@ -460,8 +472,10 @@ fn any_target(dice: &mut Dice<'_>, number: u8) -> TargetView {
             doing: dice.of(&[Doing::Nothing, Doing::Nothing, Doing::Queued(operations[0]), Doing::Sent(operations[1])]),
             last: dice.maybe(|dice| (dice.of(&operations), dice.of(&outcomes))),
             last_fresh: dice.flip(),
-            seen: dice.maybe(|dice| {
-                if dice.flip() { Seen::Absent } else { Seen::Listed { state: dice.of(&states), ours: stamps && dice.flip() } }
+            seen: dice.maybe(|dice| match dice.of(&[0, 1, 2]) {
+                0 => Seen::Absent,
+                1 => Seen::Elsewhere(dice.of(&states)),
+                _ => Seen::Listed { state: dice.of(&states), ours: stamps && dice.flip() },
             }),
             seen_fresh: dice.flip(),
             service_read: dice.flip(),
