@@ -47,12 +47,11 @@ struct Written {
 }
 
 impl Debts {
-    /// Whether the store has the debt.
+    /// Whether the store has the debt, and goes on having it.
     pub(super) fn recorded(&self, service: &ServiceId, key: &Key) -> bool {
         // The lookup needs an owned pair; debts are few and mostly there are none.
-        self.written
-            .as_ref()
-            .is_some_and(|written| !written.debts.is_empty() && written.debts.contains_key(&(service.clone(), key.clone())))
+        let any = self.written.as_ref().is_some_and(|written| !written.debts.is_empty());
+        any && self.is_kept(&(service.clone(), key.clone()))
     }
 
     /// Debts that the store has.
@@ -78,10 +77,17 @@ impl Debts {
     fn add(&mut self, debt: Debt, seq: Seq) {
         let owed = (debt.claim.service.clone(), Key { address: debt.claim.address, uid: debt.uid.clone() });
         self.removing.remove(&owed);
-        if self.written.as_ref().is_none_or(|written| !written.debts.contains_key(&owed)) {
-            self.known.entry(owed.clone()).or_insert(seq);
+        self.known.entry(owed.clone()).or_insert(seq);
+        if !self.is_kept(&owed) {
             self.adding.entry(owed).or_insert(debt);
         }
+    }
+
+    /// Whether the store has the debt, and what is written to it or will be does not take it out.
+    fn is_kept(&self, owed: &Owed) -> bool {
+        let has = |debts: &BTreeMap<Owed, Debt>| debts.contains_key(owed);
+        let written = self.written.as_ref().is_some_and(|written| has(&written.debts));
+        written && self.writing.as_ref().is_none_or(has) && !self.removing.contains(owed)
     }
 
     fn remove(&mut self, owed: &Owed) {

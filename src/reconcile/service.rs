@@ -368,6 +368,16 @@ impl Service {
         Some(Doing::Sent(sent.1))
     }
 
+    /// Whether a change of the target's place is under way, whoever sent it.
+    fn is_changing(&self, key: &Key) -> bool {
+        let keys = self.traits.map(|traits| traits.keys);
+        self.sent.iter().flatten().any(|(sent, _)| match keys {
+            Some(TargetKeys::Uid) => is_one_place(sent, key),
+            Some(TargetKeys::Address) => sent.address == key.address,
+            Some(TargetKeys::Exact) | None => sent == key,
+        })
+    }
+
     fn one_place_a_pod(&self) -> bool {
         self.traits.is_some_and(|traits| traits.keys == TargetKeys::Uid)
     }
@@ -379,6 +389,9 @@ impl Service {
     /// Whether the last read that counts for the target shows its place held: by its stamp where there are stamps, else by its address, as
     /// for one that is only observed.
     pub fn shows(&self, key: &Key, observes: bool) -> Option<(Seq, Option<TargetState>)> {
+        if self.is_changing(key) {
+            return None;
+        }
         let settled = self.books.get(key).map_or(Seq::default(), |book| book.settled);
         let reading = self.reading.as_ref().filter(|reading| reading.began > settled)?;
         Some((reading.began, reading.look(key, self.stamps(), observes).held()))
