@@ -284,6 +284,7 @@ fn losses(author: &mut Author, kind: Kind) {
         return;
     }
     let target = some_pods(author).map(|pods| TargetName::Handle(pods.0[0].clone()));
+    let mut end = None;
     match (kind, target) {
         (Kind::ServiceMissing, _) => {
             let to = (at + author.random.below(30_000)).min(author.busy);
@@ -295,18 +296,22 @@ fn losses(author: &mut Author, kind: Kind) {
                 let other = RegistrySpec { answers: None, service: Some(service.to_owned()), ..spec.clone() };
                 registry(author, at, other);
             }
-            registry(author, to, back);
+            end = Some((to, back));
         }
         (Kind::RegistryUnhealthy, Some(target)) => {
             spec.sets.insert(target.clone(), StateWord::Unhealthy);
             let back = RegistrySpec { sets: [(target, StateWord::Active)].into(), ..spec.clone() };
             let to = (at + author.random.below(30_000)).min(author.busy);
-            registry(author, to, back);
+            end = Some((to, back));
         }
         (_, Some(target)) => spec.loses = Some(Loses::These(vec![target])),
         (_, None) => spec.loses = Some(Loses::All(AllWord::All)),
     }
     registry(author, at, spec);
+    // What ends it stands behind what begins it, also where it lasts no time at all.
+    if let Some((to, back)) = end {
+        registry(author, to, back);
+    }
 }
 
 fn replica(author: &mut Author, kind: Kind) {
