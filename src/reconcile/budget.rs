@@ -77,13 +77,15 @@ impl Budget {
         self.counted.remove(key);
     }
 
-    /// Those refused before for whom there may be room now; no more of them than there is room for.
+    /// Those refused before for whom there may be room now; no more of them than there is room for, which who is away already takes none of.
     pub fn hopeful(&mut self, panic_threshold: u8) -> Vec<Key> {
         if self.refused.is_empty() {
             return Vec::new();
         }
-        let room = allowed(self.counted.len(), panic_threshold).saturating_sub(self.out_of_use());
-        let hopeful: Vec<Key> = self.refused.iter().take(room).cloned().collect();
+        let (allowed, out) = (allowed(self.counted.len(), panic_threshold), self.out_of_use());
+        let (away, others): (Vec<Key>, Vec<Key>) = self.refused.iter().cloned().partition(|key| self.away.contains(key));
+        let away = away.into_iter().filter(|_| out <= allowed);
+        let hopeful: Vec<Key> = away.chain(others.into_iter().take(allowed.saturating_sub(out))).collect();
         for key in &hopeful {
             self.refused.remove(key);
         }
@@ -192,5 +194,16 @@ mod tests {
         assert!(budget.ask(&key(1), 50), "what is away already takes no more room");
         budget.settle(&key(2));
         assert!(budget.ask(&key(3), 50));
+    }
+
+    #[test]
+    fn what_is_away_already_waits_for_no_room_beside_it() {
+        let mut budget = Budget::default();
+        budget.count(&key(1), true);
+        budget.note_away(&key(1), true);
+        assert!(!budget.ask(&key(1), 50));
+        assert_eq!(budget.hopeful(50), [], "the only one stays");
+        budget.count(&key(2), true);
+        assert_eq!(budget.hopeful(50), [key(1)]);
     }
 }

@@ -17,9 +17,9 @@ use crate::config::{Mode, OnUnbound};
 use crate::pod::Condition;
 use crate::registration::claim::Claim;
 use crate::registration::life::{self, Life, Stage};
-use crate::registration::observe::{Facts, Heir, Observation, Role, Seen, Sighting, observe};
+use crate::registration::observe::{Facts, Heir, Observation, Role, Sighting, observe};
 use crate::registration::plan::plan;
-use crate::target::{PodUid, ServiceId, TargetState};
+use crate::target::{PodUid, ServiceId};
 
 /// A target for which leave of the budget is asked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -238,7 +238,6 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
 
     /// Counts the pod's claims in the budgets of their services.
     fn classify(&mut self, uid: &PodUid, o: &Observation) {
-        let shut = o.gate.as_ref().is_some_and(|gate| !gate.status);
         let live = o.life.stage.live();
         let Some(term) = &mut self.term else { return };
         for target in o.targets.iter().filter(|target| target.ours_to_change()) {
@@ -249,13 +248,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             let in_place = matches!(target.role, Role::Wanted | Role::Kept);
             let counts = live && o.bound && in_place;
             budget.count(&key, counts);
-            let away = drained
-                || match target.facts.seen {
-                    Some(Seen::Absent | Seen::Elsewhere(_) | Seen::Listed { state: TargetState::Draining, .. }) => true,
-                    Some(Seen::Listed { .. }) => false,
-                    // An earlier leader may have taken it out, or it never got in.
-                    None => shut,
-                };
+            let away = drained || target.may_be_out(o.gate.as_ref());
             match (target.role, o.life.stage) {
                 (Role::Wanted | Role::Kept | Role::Superseded, Stage::NotServing(_)) => budget.note_away(&key, counts && away),
                 (Role::Unbound(OnUnbound::Deregister), _) if live => budget.note_away(&key, away),

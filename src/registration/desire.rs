@@ -7,7 +7,9 @@
 //! Absent on purpose: when a change may be sent (gate first, budget: `plan`; pace: `reconcile::service`).
 
 use super::observe::{Doing, Facts, Heir, Outcome, Seen, TargetView, Traits};
-use crate::config::{Ack, Mode};
+use super::reason::Reason;
+use crate::config::{Ack, Mode, OnUnready};
+use crate::pod::Condition;
 use crate::registry::{DrainKind, GoneWhen, Operation, TargetKeys};
 use crate::target::TargetState;
 
@@ -126,6 +128,18 @@ impl TargetView {
             None => !done,
         };
         wanted.then_some(Operation::Deregister)
+    }
+
+    /// Whether the target of a pod that does not serve may be out of use, as its registry and the pod's gate tell: what an earlier leader took
+    /// out may not show yet, and until a read only a gate that vouches for the target says that it is in.
+    pub fn may_be_out(&self, gate: Option<&Condition>) -> bool {
+        let closed_for_it =
+            |gate: &Condition| !gate.status && matches!(Reason::parse(&gate.reason), Some(Reason::NotServing | Reason::NodeLost));
+        match self.facts.seen {
+            Some(Seen::Absent | Seen::Elsewhere(_) | Seen::Listed { state: TargetState::Draining, .. }) => true,
+            Some(Seen::Listed { .. }) => self.on_unready != OnUnready::Keep && gate.is_some_and(closed_for_it),
+            None => !gate.is_some_and(Condition::is_registered),
+        }
     }
 
     /// Whether the service must be read before anything can be said or sent: a change that names an address would hit whoever stands there.

@@ -246,6 +246,24 @@ fn a_place_that_is_held_at_another_address_is_neither_acknowledged_nor_gone() {
     assert!(!target.gone(true), "nor where the deregister was done: a repeated register of old may have come after it");
 }
 
+/// The budget of a new leader knows only what a read and the gate say.
+#[rstest]
+#[case::in_use(Some(TargetState::Active), true, Reason::Registered, false)]
+#[case::on_its_way_out(Some(TargetState::Active), false, Reason::NotServing, true)]
+#[case::of_a_lost_node(Some(TargetState::Active), false, Reason::NodeLost, true)]
+#[case::never_registered(Some(TargetState::Active), false, Reason::Registering, false)]
+#[case::out(Some(TargetState::Draining), true, Reason::Registered, true)]
+#[case::not_read(None, true, Reason::Registered, false)]
+#[case::not_read_and_out_maybe(None, false, Reason::NotServing, true)]
+#[case::not_read_and_unbound_before(None, true, Reason::NoBinding, true)]
+fn a_target_may_be_out(#[case] listed: Option<TargetState>, #[case] open: bool, #[case] reason: Reason, #[case] out: bool) {
+    let mut model = after(&[Event::ContainersReady, Event::Acknowledged]);
+    let target = &mut model.pod.targets[0];
+    target.facts.seen = listed.map(|state| Seen::Listed { state, ours: true });
+    let gate = Condition { status: open, reason: reason.as_str().to_owned(), message: String::new(), since: None };
+    assert_eq!(target.may_be_out(Some(&gate)), out);
+}
+
 #[test]
 fn a_drain_of_ours_does_not_pass_for_a_deregister_that_was_refused() {
     let mut model = after(&[Event::ContainersReady, Event::Acknowledged, Event::Deleted]);
