@@ -134,6 +134,8 @@ pub(crate) struct World {
     namespaces: BTreeMap<Arc<str>, bool>,
     reflections: watch::Reflections,
     configurations: Vec<InForce>,
+    /// Until when the newest text was no good one, the last time that it was none.
+    bad_until: Option<Duration>,
     pub(crate) lease: LeaseRecord,
     /// Since when the Lease names whom it names.
     lease_since: Moment,
@@ -173,6 +175,7 @@ pub(crate) struct World {
 
 /// A good configuration and until when it was the newest.
 struct InForce {
+    text: Arc<str>,
     configuration: Arc<Configuration>,
     until: Option<Duration>,
 }
@@ -209,6 +212,7 @@ impl World {
             namespaces: BTreeMap::new(),
             reflections: watch::Reflections::default(),
             configurations: Vec::new(),
+            bad_until: None,
             lease,
             lease_since: Moment { at: Duration::ZERO, wall },
             stores: [empty.clone(), empty],
@@ -403,21 +407,24 @@ impl World {
     pub(crate) fn set_configuration(&mut self, text: &str, configuration: Option<Configuration>) {
         self.tick();
         if let Some(configuration) = configuration {
+            self.bad_until = self.bad_until.map(|until| until.min(self.now));
             if let Some(last) = self.configurations.last_mut() {
                 last.until = Some(self.now);
             }
-            self.configurations.push(InForce { configuration: Arc::new(configuration), until: None });
+            self.configurations.push(InForce { text: Arc::from(text), configuration: Arc::new(configuration), until: None });
+        } else {
+            self.bad_until = Some(Duration::MAX);
         }
         self.reflections.set_configuration(Some(Arc::from(text)));
     }
 
-    /// Every configuration that was the newest good one in the last ten seconds, newest first.
+    /// Every configuration that was the newest good one in the last ten seconds, newest first. A process that was started beside a bad one
+    /// knows only what a leader had kept, and nobody may have led while the newest good one was there.
     pub(crate) fn in_force(&self) -> impl Iterator<Item = &Configuration> {
-        self.configurations
-            .iter()
-            .rev()
-            .take_while(|one| one.until.is_none_or(|until| until + IN_FORCE >= self.now))
-            .map(|one| &*one.configuration)
+        let recent = |until: Duration| until.saturating_add(IN_FORCE) >= self.now;
+        let kept = self.seeded && self.bad_until.is_some_and(recent);
+        let is_kept = move |one: &InForce| kept && *one.text == *self.last_good();
+        self.configurations.iter().rev().filter(move |one| one.until.is_none_or(recent) || is_kept(one)).map(|one| &*one.configuration)
     }
 
     /// A node from its first mention on.

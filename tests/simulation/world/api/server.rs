@@ -219,6 +219,13 @@ impl World {
     }
 }
 
+impl World {
+    /// The configuration that a leader kept last.
+    pub(in crate::world) fn last_good(&self) -> &str {
+        &self.stores[slot(Store::LastGood)].text
+    }
+}
+
 /// What a patch changes, as the record counts it.
 fn kind_of(patch: &PodPatch) -> WriteKind {
     match patch.finalizer {
