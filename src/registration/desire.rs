@@ -94,7 +94,9 @@ impl TargetView {
             Some((Operation::Register, Refused | NotFound)) => !here_and_ours,
             Some((Operation::Drain | Operation::Deregister, Refused)) => missing || (facts.seen.is_some() && !here_and_ours && closed),
             Some((Operation::Drain | Operation::Deregister, Accepted | NotFound)) => true,
-            Some((_, Unknown)) => facts.seen.is_some() && !here_and_ours,
+            // It is to be in use whether that was done or not, and while part of a registry is away no read tells.
+            Some((Operation::Drain | Operation::Deregister, Unknown)) => !here_and_ours,
+            Some((Operation::Register, Unknown)) => facts.seen.is_some() && !here_and_ours,
         }
     }
 

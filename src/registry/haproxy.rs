@@ -184,6 +184,10 @@ impl Haproxy {
                     let share = key.0.and_then(|address| self.share(service, config, address));
                     all.extend(Backend::copy(service, config, (&wanted.server, share), &mut free));
                 }
+                // It took no part in what the others put in again.
+                Some(server) if one.fresh && wanted.phase <= Phase::Registering && server.phase() >= Phase::Draining => {
+                    all.extend(server.put_in(service, config, server.address.and_then(|address| self.share(service, config, address))));
+                }
                 Some(server) if server.phase() >= wanted.phase => {}
                 Some(server) if wanted.phase == Phase::Draining => all.extend(server.drain(service)),
                 Some(server) if wanted.phase == Phase::Leaving => all.extend(server.take_out(service)),
@@ -249,8 +253,8 @@ impl Haproxy {
         let config = self.backend(&service);
         let (Gathered { mut reached, lacking }, _turn) = self.enter(&service, config, deadline).await.map_err(nothing_left)?;
         if let Some(lacking) = lacking {
-            stop_traffic(&mut reached, &service, changes).await;
-            return Ok(changes.iter().map(|change| Err(unfinished(change, &lacking))).collect());
+            self.instances.miss(&reached, &service);
+            return Ok(change_some(&mut reached, &service, changes, &lacking).await.into_iter().map(Err).collect());
         }
         changes.iter().for_each(|change| self.remember(&reached, &service, config, change));
         let cluster = &self.cluster;
@@ -334,29 +338,26 @@ impl Registry for Haproxy {
     }
 }
 
-/// While not all that count are reached, the others are told at once what takes traffic away, and no more: a deregister only drains, since
-/// one that has let a target go would be given it again by one that was away meanwhile.
-async fn stop_traffic(reached: &mut [Reached], service: &str, changes: &[Change]) {
-    let stopping = reached.iter_mut().map(|one| async move {
-        for change in changes.iter().filter(|change| change.operation != Operation::Register) {
-            let server = one.backend.find(change.address, &change.uid);
-            for steps in server.map(|server| server.drain(service)).unwrap_or_default() {
-                // What is refused here is refused again when all are reached.
-                if take(one, &steps).await.is_err() {
-                    return;
-                }
+/// While not all that count are reached, the others are told at once what takes traffic away, or gives back what a drain took, and no more:
+/// a deregister only drains, since one that has let a target go would be given it again by one that was away meanwhile.
+async fn change_some(reached: &mut [Reached], service: &str, changes: &[Change], lacking: &str) -> Vec<ChangeError> {
+    let all = |one: &Reached| changes.iter().map(|change| one.backend.change_in_part(service, change)).collect::<Vec<_>>();
+    let begun: Vec<Vec<Vec<Steps>>> = reached.iter().map(all).collect();
+    let changing = reached.iter_mut().zip(&begun).map(|(one, steps)| async move {
+        for steps in steps.iter().flatten() {
+            // What is refused here is refused again when all are reached.
+            if take(one, steps).await.is_err() {
+                return;
             }
         }
     });
-    join_all(stopping).await;
-}
-
-/// What came of a change while not all that count were reached.
-fn unfinished(change: &Change, lacking: &str) -> ChangeError {
-    match change.operation {
-        Operation::Register => ChangeError::Refused(format!("it waits until every instance is reached: {lacking}")),
-        Operation::Drain | Operation::Deregister => ChangeError::Unfinished(lacking.to_owned()),
-    }
+    join_all(changing).await;
+    let put_back = |place: usize| begun.iter().any(|steps| !steps[place].is_empty());
+    let outcome = |(place, change): (usize, &Change)| match change.operation {
+        Operation::Register if !put_back(place) => ChangeError::Refused(format!("it waits until every instance is reached: {lacking}")),
+        Operation::Register | Operation::Drain | Operation::Deregister => ChangeError::Unfinished(lacking.to_owned()),
+    };
+    changes.iter().enumerate().map(outcome).collect()
 }
 
 /// What hinders a call before its first change leaves hinders it for certain.

@@ -1,6 +1,7 @@
 //! Several HAProxy processes of one registry: all must acknowledge, some are away, come back, are started anew or leave the name.
 
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, ToSocketAddrs};
+use std::io::Write;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -108,6 +109,106 @@ async fn while_one_is_away_the_others_stop_the_traffic(
     }
     until(&driver, goes, None).await;
     until(&driver, comes, Some(TargetState::Active)).await;
+}
+
+/// A pod that was not ready for a moment is ready again before the other process is back: it is put back where that can be told.
+#[rstest]
+#[case::drained_while_one_is_away((ROUND, DYNAMIC), true)]
+#[case::drained_before((ROUND, DYNAMIC), false)]
+#[case::slot_drained_while_one_is_away((FIVE_SLOTS, TEMPLATE), true)]
+#[tokio::test]
+async fn what_serves_again_is_put_back_while_one_is_away(#[case] (backend, config): (&str, HaproxyBackend), #[case] away: bool) {
+    let (first, second) = (Haproxy::start(backend), Haproxy::start(backend));
+    let driver = open(vec![first.address(), second.address()], &[("web", config)], Duration::from_secs(30));
+    let ((_pod, blips), unchecked) = (endpoint(), free_port());
+    for (address, wanted) in [(blips, TargetState::Active), (unchecked, TargetState::Unhealthy)] {
+        tell(&driver, Operation::Register, address).await.unwrap();
+        until(&driver, address, Some(wanted)).await;
+    }
+    let both = |operation| [change(operation, blips), change(operation, unchecked)];
+    if away {
+        second.hide();
+    }
+    driver.apply("web", &both(Operation::Drain)).await.unwrap();
+    assert!(!serves(&first, blips));
+    if !away {
+        second.hide();
+    }
+    let results = driver.apply("web", &both(Operation::Register)).await.unwrap();
+    assert!(matches!(&results[..], [Err(ChangeError::Unfinished(_)), Err(ChangeError::Unfinished(_))]), "{results:?}");
+    assert_eq!([blips, unchecked].map(|address| serves(&first, address)), [true, false], "never before its check has passed");
+    let again = tell(&driver, Operation::Register, blips).await;
+    assert!(matches!(again, Err(ChangeError::Refused(_))), "there is nothing left to do: {again:?}");
+    second.show();
+    until_listed(&driver).await;
+    assert!(serves(&first, blips) && serves(&second, blips), "the one that was away follows the other");
+    tell(&driver, Operation::Register, blips).await.unwrap();
+    until(&driver, blips, Some(TargetState::Active)).await;
+    assert!([&first, &second].into_iter().all(|process| serves(process, blips) && !serves(process, unchecked)));
+}
+
+/// One after the other was away and missed something: nobody knows better, so the careful word holds.
+#[tokio::test]
+async fn what_the_last_one_to_leave_has_drained_stays_drained() {
+    let (first, second) = (Haproxy::start(ROUND), Haproxy::start(ROUND));
+    let driver = open(vec![first.address(), second.address()], &[("web", DYNAMIC)], Duration::from_secs(30));
+    let (_pod, address) = endpoint();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    tell(&driver, Operation::Drain, address).await.unwrap();
+    second.hide();
+    for (operation, back) in [(Operation::Register, true), (Operation::Drain, false)] {
+        let told = tell(&driver, operation, address).await;
+        assert!(matches!(told, Err(ChangeError::Unfinished(_))), "{operation:?}: {told:?}");
+        if back {
+            first.hide();
+            second.show();
+        }
+    }
+    first.show();
+    until(&driver, address, Some(TargetState::Draining)).await;
+    assert!(!serves(&first, address) && !serves(&second, address));
+}
+
+/// One that was counted out is made like the others, which serve what was drained when it left; they do not follow it.
+#[rstest]
+#[case::drained(Operation::Drain)]
+#[case::on_its_way_out(Operation::Deregister)]
+#[tokio::test]
+async fn one_that_is_back_puts_in_what_the_others_serve(#[case] out: Operation) {
+    let front = free_port();
+    let (first, second) = (Haproxy::start(ROUND), Haproxy::start(&format!("frontend f\n bind {front}\n default_backend web\n{ROUND}")));
+    let driver = open(vec![first.address(), second.address()], &[("web", DYNAMIC)], Duration::from_millis(500));
+    let (_pod, address) = endpoint();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    // A request that is never answered: the server cannot be removed.
+    let mut session = TcpStream::connect(front).unwrap();
+    session.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").unwrap();
+    let begun = Instant::now();
+    while !second.ask("show sess").contains("be=web") {
+        assert!(begun.elapsed() < PATIENCE, "no session");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tell(&driver, out, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Draining)).await;
+    second.hide();
+    let begun = Instant::now();
+    while tell(&driver, Operation::Register, address).await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "it still counts");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    until(&driver, address, Some(TargetState::Active)).await;
+    second.show();
+    let begun = Instant::now();
+    while !serves(&second, address) {
+        let _ = driver.list("web", None).await;
+        assert!(serves(&first, address), "the one that was there all the time follows the other");
+        assert!(begun.elapsed() < PATIENCE, "{}", second.ask("show servers state web"));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    until(&driver, address, Some(TargetState::Active)).await;
+    assert!(serves(&first, address));
 }
 
 /// A front takes connections for a process that is dead, and closes them: that is not to be reached, and holds nothing up for ever.

@@ -124,7 +124,7 @@ fn a_gate_that_the_time_out_opened_stays_open_where_a_new_address_cannot_be_clai
 }
 
 #[test]
-fn a_drain_that_never_left_lets_the_gate_return_at_once() {
+fn a_drain_that_may_have_been_done_is_undone_before_the_gate_returns() {
     let mut model = after(&[Event::ContainersReady, Event::Acknowledged]);
     model.pod.gate.as_mut().unwrap().status = false;
     model.pod.targets[0].facts.doing = Doing::Queued(Operation::Drain);
@@ -138,7 +138,12 @@ fn a_drain_that_never_left_lets_the_gate_return_at_once() {
     insta::assert_snapshot!(steps(&model), @"
     Registering
     patch gate false Registering: Waiting for sim/web 10.0.0.5:8080. claims - adopt false release false
-    read sim/web Now
+    register sim/web 10.0.0.5:8080
+    ");
+    model.pod.targets[0].facts.seen = Some(Seen::Listed { state: TargetState::Active, ours: true });
+    insta::assert_snapshot!(steps(&model), @"
+    Registered
+    patch gate true Registered: Every registry has acknowledged the pod. claims - adopt false release false
     ");
 }
 

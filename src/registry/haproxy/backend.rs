@@ -49,11 +49,20 @@ impl Backend {
     pub(super) fn change(&self, name: &str, config: HaproxyBackend, change: &Change) -> Result<Vec<Steps>, ChangeError> {
         let known = self.find(change.address, &change.uid);
         match (change.operation, known) {
-            (Operation::Register, Some(server)) => Ok(server.put_in(name, config, change.weight)),
+            (Operation::Register, Some(server)) => Ok(server.put_in(name, config, Some(change.weight))),
             (Operation::Register, None) => self.add(name, config, change).map(|steps| vec![steps]),
             (Operation::Drain, Some(server)) => Ok(server.drain(name)),
             (Operation::Deregister, Some(server)) => Ok(server.take_out(name)),
             (Operation::Drain | Operation::Deregister, None) => Err(ChangeError::NotFound),
+        }
+    }
+
+    /// Steps that do what of `change` may be done while other processes do not: it stops traffic to what is there, or takes a drain back.
+    pub(super) fn change_in_part(&self, name: &str, change: &Change) -> Vec<Steps> {
+        let Some(server) = self.find(change.address, &change.uid) else { return Vec::new() };
+        match change.operation {
+            Operation::Register => server.take_drain_back(name),
+            Operation::Drain | Operation::Deregister => server.drain(name),
         }
     }
 

@@ -152,6 +152,14 @@ impl Instances {
         }
     }
 
+    /// Says that whoever is not among these misses what they are told now.
+    pub(super) fn miss(&self, reached: &[Reached], service: &str) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for (_, health) in known.iter_mut().filter(|(place, _)| !reached.iter().any(|one| one.place == **place)) {
+            health.alike.remove(service);
+        }
+    }
+
     /// Forgets that processes are alike in services of which that is true no more.
     pub(super) fn forget_alike(&self, changed: impl Fn(&str) -> bool) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

@@ -153,20 +153,26 @@ impl Server {
         steps
     }
 
-    /// Steps that put it in again, where it is on its way out or out of use.
-    pub(super) fn put_in(&self, backend: &str, config: HaproxyBackend, share: u16) -> Vec<Steps> {
+    /// Steps that put it in again, where it is on its way out or out of use. `share`: the one that its target is to have, where known.
+    pub(super) fn put_in(&self, backend: &str, config: HaproxyBackend, share: Option<u16>) -> Vec<Steps> {
         let full = format!("{backend}/{}", self.name);
         let ready = format!("set server {full} state ready");
         let steps = match self.phase() {
             Phase::Active => return self.weigh(backend, share),
             Phase::Registering | Phase::Free => return Vec::new(),
-            Phase::Draining => Steps::must([ready]),
+            Phase::Draining => return self.take_drain_back(backend),
             Phase::Leaving | Phase::Parked if config.check => {
                 Steps::must([format!("set server {full} weight 0%"), format!("enable health {full}"), ready])
             }
-            Phase::Leaving | Phase::Parked => Steps::must([self.take_weight(backend, Some(share)), ready]),
+            Phase::Leaving | Phase::Parked => Steps::must([self.take_weight(backend, share), ready]),
         };
         vec![steps]
+    }
+
+    /// Steps that undo a drain. Its check has gone on meanwhile, and one that was never used keeps the weight 0 of that.
+    pub(super) fn take_drain_back(&self, backend: &str) -> Vec<Steps> {
+        let ready = || Steps::must([format!("set server {backend}/{} state ready", self.name)]);
+        (self.phase() == Phase::Draining).then(ready).into_iter().collect()
     }
 
     /// For how long it has had no new sessions, at least.
@@ -182,7 +188,7 @@ impl Server {
     pub(super) fn upkeep(&self, backend: &str, share: Option<u16>, over: impl FnOnce(&Self) -> bool) -> Vec<Steps> {
         match self.phase() {
             Phase::Registering if self.passed => vec![Steps::must([self.take_weight(backend, share)])],
-            Phase::Active => share.map(|share| self.weigh(backend, share)).unwrap_or_default(),
+            Phase::Active => self.weigh(backend, share),
             Phase::Leaving => {
                 let cut = self.sessions > 0 && over(self);
                 let cut = cut.then(|| Steps::attempt(format!("shutdown sessions server {backend}/{}", self.name)));
@@ -208,12 +214,12 @@ impl Server {
         }
     }
 
-    /// Steps that give a server in use the weight of its share, unless somebody else is asked for it.
-    fn weigh(&self, backend: &str, share: u16) -> Vec<Steps> {
-        if self.advised || self.weight == self.wanted_weight(Some(share)) {
+    /// Steps that give a server in use the weight of its share, where that is known, unless somebody else is asked for it.
+    fn weigh(&self, backend: &str, share: Option<u16>) -> Vec<Steps> {
+        if share.is_none() || self.advised || self.weight == self.wanted_weight(share) {
             return Vec::new();
         }
-        vec![Steps::must([self.take_weight(backend, Some(share))])]
+        vec![Steps::must([self.take_weight(backend, share)])]
     }
 
     /// A slot has the share as part of its own weight, but never so little that it would get nothing.
