@@ -103,6 +103,8 @@ pub struct Blocked {
     pub binding: Arc<str>,
     /// Why.
     pub reason: Reason,
+    /// What the pod does not have, as in `container port named http`.
+    pub lacks: String,
 }
 
 /// One target of the pod.
@@ -311,7 +313,7 @@ pub fn observe(sighting: &Sighting<'_>, mut known: impl FnMut(&ServiceId, Socket
         claims: pod.claims.clone(),
         life: sighting.life,
         bound: !selected.is_empty(),
-        blocked: blocked.into_iter().map(|(binding, reason)| Blocked { binding: binding.name.clone(), reason }).collect(),
+        blocked: blocked.into_iter().map(|(binding, reason)| Blocked::new(binding, reason)).collect(),
         targets,
         ready_since: pod.containers_ready.as_ref().filter(|condition| condition.status).and_then(|condition| condition.since),
         deletion: pod.deletion.map(|deletion| deletion.at),
@@ -394,6 +396,18 @@ impl Trouble {
             Self::Refused => "the registry refuses the change",
             Self::Failed => "the registry fails",
         }
+    }
+}
+
+impl Blocked {
+    fn new(binding: &Binding, reason: Reason) -> Self {
+        let lacks = match (reason, &binding.port, binding.family) {
+            (Reason::PortNotFound, Port::Name(name), _) => format!("container port named {name}"),
+            (_, _, Family::Ipv4) => "IPv4 address".to_owned(),
+            (_, _, Family::Ipv6) => "IPv6 address".to_owned(),
+            (_, _, Family::Auto) => "address".to_owned(),
+        };
+        Self { binding: binding.name.clone(), reason, lacks }
     }
 }
 
@@ -492,4 +506,24 @@ fn grace_cut(pod: &PodView) -> Option<GraceCut> {
     let given = pod.deletion?.grace_seconds;
     let needed = pod.record.sleep_seconds?;
     (given > 0 && given < needed).then_some(GraceCut { given, needed })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::name("port: http", Reason::PortNotFound, "container port named http")]
+    #[case::family("port: 80, family: ipv6", Reason::NoMatchingAddress, "IPv6 address")]
+    #[case::family_of_a_name("port: http, family: ipv4", Reason::NoMatchingAddress, "IPv4 address")]
+    fn what_a_pod_lacks_is_named(#[case] wants: &str, #[case] reason: Reason, #[case] lacks: &str) {
+        let text = format!(
+            "apiVersion: lockstep.dev/v1alpha1\nkind: Configuration\ncluster: test\nregistries: [{{name: lan, http: {{url: 'http://a:1'}}}}]\n\
+            bindings: [{{name: web, namespaces: [shop], podSelector: {{}}, registry: lan, service: web, {wants}, drain: {{fixed: 30s}}}}]\n"
+        );
+        let configuration = crate::config::parse(&text).unwrap();
+        assert_eq!(Blocked::new(&configuration.bindings[0], reason).lacks, lacks);
+    }
 }

@@ -6,7 +6,7 @@
 
 use crate::config::OnGateTimeout;
 use crate::registration::life::{Cause, Stage, later};
-use crate::registration::observe::{Observation, Role, Seen, TargetView};
+use crate::registration::observe::{Blocked, Observation, Role, Seen, TargetView};
 use crate::registration::reason::Reason;
 use crate::target::TargetState;
 
@@ -98,14 +98,11 @@ fn opening(draft: &mut Draft<'_>, claims_full: bool) -> Gate {
     let overdue = is_overdue(draft);
     if overdue {
         draft.held = true;
-        draft.tell(Reason::GateTimeout, || format!("The pod has not become Ready in time. {}", waits_for(o)));
+        let why = || o.blocked.first().map_or_else(|| waits_for(o), lacks);
+        draft.tell(Reason::GateTimeout, || format!("The pod has not become Ready in time. {}", why()));
     }
     if let Some(blocked) = o.blocked.first() {
-        let note = match blocked.reason {
-            Reason::NoMatchingAddress => format!("The pod has no address of the family that binding {} wants.", blocked.binding),
-            _ => format!("The pod has no container port of the name that binding {} wants.", blocked.binding),
-        };
-        return closed(blocked.reason, note);
+        return closed(blocked.reason, lacks(blocked));
     }
     if overdue && o.rules.on_gate_timeout == OnGateTimeout::Open {
         draft.held = false;
@@ -147,6 +144,10 @@ fn not_serving(cause: Cause) -> Gate {
 
 fn closed(reason: Reason, message: String) -> Gate {
     Gate { status: false, reason, message, exception: false }
+}
+
+fn lacks(blocked: &Blocked) -> String {
+    format!("The pod has no {}, which binding {} wants.", blocked.lacks, blocked.binding)
 }
 
 /// One sentence about what is waited for; the same as long as the same keeps it waiting, and registries say the same of it.

@@ -124,6 +124,28 @@ fn a_gate_that_the_time_out_opened_stays_open_where_a_new_address_cannot_be_clai
 }
 
 #[test]
+fn what_a_pod_lacks_is_said_at_its_gate_and_once_its_time_is_over() {
+    let mut model = after(&[Event::ContainersReady]);
+    model.pod.blocked =
+        vec![Blocked { binding: "web".into(), reason: Reason::PortNotFound, lacks: "container port named http".to_owned() }];
+    model.pod.targets.clear();
+    model.pod.ready_since = Some(jiff::Timestamp::UNIX_EPOCH);
+    model.pod.rules.gate_timeout = std::time::Duration::ZERO;
+    let plan = plan(&model.pod, jiff::Timestamp::UNIX_EPOCH);
+    let notes: Vec<&str> = plan
+        .steps
+        .iter()
+        .filter_map(|step| match step {
+            Step::Patch(patch) => patch.gate.as_ref().map(|gate| &*gate.message),
+            Step::Tell(notice) if notice.reason == Reason::GateTimeout => Some(&*notice.note),
+            _ => None,
+        })
+        .collect();
+    let lacks = "The pod has no container port named http, which binding web wants.";
+    assert_eq!(notes, [lacks, &format!("The pod has not become Ready in time. {lacks}")]);
+}
+
+#[test]
 fn a_drain_that_may_have_been_done_is_undone_before_the_gate_returns() {
     let mut model = after(&[Event::ContainersReady, Event::Acknowledged]);
     model.pod.gate.as_mut().unwrap().status = false;
@@ -451,7 +473,11 @@ fn observation(bytes: &[u8]) -> Observation {
         life: Life { stage: dice.of(&stages), forced: dice.flip() },
         bound: dice.flip(),
         blocked: dice
-            .maybe(|dice| Blocked { binding: "web".into(), reason: dice.of(&[Reason::PortNotFound, Reason::NoMatchingAddress]) })
+            .maybe(|dice| Blocked {
+                binding: "web".into(),
+                reason: dice.of(&[Reason::PortNotFound, Reason::NoMatchingAddress]),
+                lacks: "port".to_owned(),
+            })
             .into_iter()
             .collect(),
         targets,

@@ -143,7 +143,7 @@ fn the_configuration_says_what_a_gate_timeout_does() {
 
 #[test]
 fn a_port_that_is_not_there_needs_a_person_at_once() {
-    let message = "The pod has no container port of the name that binding web wants.";
+    let message = "The pod has no container port named http, which binding web wants.";
     let outlook = look(&pod(json!([ready("17:29:50"), gate("False", "PortNotFound", message)]), |_| {}), &[], |_| {});
     assert_eq!((outlook.state, outlook.standing), (Reason::PortNotFound, Standing::Stuck));
     assert!(outlook.waits_for.unwrap().starts_with("the pod has no container port"));
