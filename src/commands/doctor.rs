@@ -4,6 +4,7 @@
 //! Invariant: each check is a pure function of what was read before; what could not be read is a note, never a finding.
 //! Absent on purpose: what the health checks of a registry ask.
 
+mod backing;
 mod checks;
 mod exec;
 mod facts;
@@ -52,7 +53,7 @@ mod tests {
         let mut facts = Facts::empty("2026-11-29T17:30:00Z".parse().unwrap(), "lockstep-system");
         facts.namespaces = Some(vec!["shop".into()]);
         (facts.around.ground.rules, facts.around.ground.bindings) = (configuration.registration, configuration.bindings);
-        facts.around.injection = Some(configuration.injection);
+        (facts.around.injection, facts.around.registries) = (Some(configuration.injection), configuration.registries);
         facts
     }
 }

@@ -47,7 +47,7 @@ pub async fn run(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let clear = if screen { CLEAR } else { "" };
     let mut last = None;
     loop {
-        let look = Look { colours: terminal && args::colours_allowed(), now: reading.now() };
+        let look = Look { colours: terminal && args::colours_allowed(), cut: terminal, now: reading.now() };
         let shown = shown(&reading, &wanted, look)?;
         let news = screen || last.as_ref() != Some(&shown);
         let is_read = !news || tell(&format!("{clear}{}", print(&shown, &reading, args.output, look)?))?;

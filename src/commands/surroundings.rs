@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::access::Access;
 use super::status::outlook::{Ground, clock};
-use crate::config::{self, Configuration, Injection};
+use crate::config::{self, Configuration, Injection, RegistryConfig};
 use crate::names;
 use crate::reconcile::cluster::{ApiError, Cluster, LeaseRecord, NodeView};
 use crate::reconcile::kubernetes::{KubeCluster, decode};
@@ -20,6 +20,8 @@ pub(super) struct Surroundings {
     pub(super) ground: Ground,
     /// The rules of admission that are in force, where they could be read.
     pub(super) injection: Option<Injection>,
+    /// The registries.
+    pub(super) registries: Vec<RegistryConfig>,
     /// `cluster` of the configuration that is in force.
     pub(super) cluster: Option<Arc<str>>,
     /// Its text.
@@ -46,7 +48,7 @@ impl Surroundings {
                 if let Some((text, configuration)) = in_force {
                     (self.text, self.cluster) = (Some(text), Some(configuration.cluster));
                     (self.ground.rules, self.ground.bindings) = (configuration.registration, configuration.bindings);
-                    self.injection = Some(configuration.injection);
+                    (self.injection, self.registries) = (Some(configuration.injection), configuration.registries);
                 }
             }
             Err(error) => {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::facts::Facts;
 use super::finding::{Code, Finding};
 use super::registries;
-use super::workloads::{Probe, about, bound, bound_port, only_container};
+use super::workloads::{Probe, about, bound_port, judged, only_container};
 use crate::commands::registries::{Answer, Check};
 use crate::config::{Binding, show_duration};
 
@@ -19,10 +19,8 @@ use crate::config::{Binding, show_duration};
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
     let slow = facts.answered().filter_map(|answer| slow(answer, facts));
     let asked = |binding: &Binding| facts.answer_of(&binding.service)?.health_check.as_ref();
-    let differ = facts
-        .workloads
-        .iter()
-        .flat_map(|workload| bound(workload, facts).into_iter().filter_map(move |binding| elsewhere(workload, binding, asked(binding)?)));
+    let differ = judged(facts)
+        .flat_map(|(workload, bindings)| bindings.into_iter().filter_map(move |binding| elsewhere(workload, binding, asked(binding)?)));
     slow.chain(differ).collect()
 }
 
@@ -78,10 +76,14 @@ mod tests {
     use crate::commands::registries::Answers;
 
     fn found(probe: Value, check: Option<Check>) -> Vec<Code> {
+        found_of(1, probe, check)
+    }
+
+    fn found_of(replicas: i64, probe: Value, check: Option<Check>) -> Vec<Code> {
         let mut facts = facts();
         facts.workloads = vec![json!({
             "kind": "Deployment", "metadata": {"namespace": "shop", "name": "web"},
-            "spec": {"replicas": 1, "template": {
+            "spec": {"replicas": replicas, "template": {
                 "metadata": {"labels": {"app": "web"}},
                 "spec": {"containers": [{"name": "web", "ports": [{"name": "http", "containerPort": 8080}], "readinessProbe": probe}]},
             }},
@@ -116,6 +118,13 @@ mod tests {
     #[case::not_told(json!({"tcpSocket": {"port": 1}}), None)]
     fn all_is_well(#[case] probe: Value, #[case] check: Option<Check>) {
         assert_eq!(found(probe, check), []);
+    }
+
+    #[rstest]
+    #[case::some(1, &[Code::CheckElsewhere])]
+    #[case::none(0, &[])]
+    fn a_workload_that_wants_no_pods_is_not_judged(#[case] replicas: i64, #[case] expected: &[Code]) {
+        assert_eq!(found_of(replicas, json!({"tcpSocket": {"port": 8080}}), asks("http", None, Some("/"))), expected);
     }
 
     #[rstest]

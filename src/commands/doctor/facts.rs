@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::backing::Backing;
 use super::trial::Tried;
 use crate::commands::registries::{Answer, Answers};
 use crate::commands::status::sight::{Sight, Told};
@@ -42,6 +43,8 @@ pub(super) struct Facts {
     pub(super) tried: Option<Tried>,
     /// What the registries answered; absent where they were not asked.
     pub(super) answers: Option<Answers>,
+    /// What stands in the cluster behind registries that fail, by their names.
+    pub(super) backings: BTreeMap<String, Vec<Backing>>,
     /// UIDs of targets that registries hold for us, and that no pod of the cluster has.
     pub(super) strays: BTreeSet<String>,
     /// Pods of Lockstep itself, as they stand; absent where they could not be read.
@@ -65,6 +68,7 @@ impl Facts {
             debts: Vec::new(),
             tried: None,
             answers: None,
+            backings: BTreeMap::new(),
             strays: BTreeSet::new(),
             replicas: None,
             missing_rights: BTreeMap::new(),
@@ -84,6 +88,12 @@ impl Facts {
     /// What the registry of a service answered.
     pub(super) fn answer_of(&self, service: &ServiceId) -> Option<&Answer> {
         self.answered().find(|answer| *answer.registry == *service.registry && *answer.service == *service.service)
+    }
+
+    /// The page of a registry's kind.
+    pub(super) fn page_of(&self, registry: &str) -> String {
+        let known = self.around.registries.iter().find(|known| *known.name == *registry);
+        known.map_or_else(|| "docs/registries".to_owned(), |known| format!("docs/registries/{}.md", known.driver.driver().as_str()))
     }
 
     /// Whether no replica of Lockstep runs; `None` where that could not be read.

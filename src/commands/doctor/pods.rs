@@ -3,14 +3,14 @@
 //! Invariant: pure; what is wrong with many pods of one workload is one finding.
 //! Absent on purpose: workloads as such (`workloads`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::facts::Facts;
 use super::finding::{Code, Finding};
 use crate::admission;
 use crate::admission::prestop::Sums;
-use crate::commands::status::outlook::{Standing, outlook, span};
+use crate::commands::status::outlook::{Help, Keeper, Outlook, Standing, outlook, span};
 use crate::commands::status::sight::{Sight, by_object};
 use crate::commands::workload;
 use crate::config::{Binding, Drain, Injection};
@@ -31,17 +31,32 @@ fn stuck(facts: &Facts) -> Vec<Finding> {
             return None;
         }
         let since = outlook.since.map(|since| format!(" for {}", span(facts.now.duration_since(since)))).unwrap_or_default();
-        let evidence = format!("{}{since}: waits for {}; the registry: {}", outlook.state.as_str(), outlook.waits_for?, outlook.registry);
-        let change = outlook.help.first().map(|help| format!("`{}` {}", help.command, help.effect)).unwrap_or_default();
-        Some(Finding::new(
-            Code::PodStuck,
-            format!("Pod {}", sight.pod.key),
-            evidence,
-            "it takes no part in serving, or does not go away",
-            change,
-        ))
+        let waits_for = outlook.waits_for.as_deref()?;
+        let evidence = format!("{}{since}: waits for {waits_for}; the registry: {}", outlook.state.as_str(), outlook.registry);
+        let matters = "it takes no part in serving, or does not go away";
+        Some(Finding::new(Code::PodStuck, format!("Pod {}", sight.pod.key), evidence, matters, freeing(sight, &outlook, facts)))
     });
     judged.collect()
+}
+
+/// What lets a stuck pod go on; where `status` would send a person to the doctor, the doctor itself has to say it.
+fn freeing(sight: &Sight, outlook: &Outlook, facts: &Facts) -> String {
+    let told = |help: &Help| format!("`{}` {}", help.command, help.effect);
+    match outlook.kept_by {
+        None => outlook.help.first().map(told).unwrap_or_default(),
+        Some(Keeper::Lockstep) => {
+            let own = &facts.own_namespace;
+            format!("mend what is found of Lockstep itself; else `kubectl logs deployment/lockstep --namespace {own}` says what keeps it")
+        }
+        Some(Keeper::Registry) => {
+            let claimed = sight.claims.iter().map(|claim| &*claim.service.registry);
+            let bound = facts.bindings_of(&sight.pod).map(|binding| &*binding.service.registry);
+            let pages: BTreeSet<String> = claimed.chain(bound).map(|registry| facts.page_of(registry)).collect();
+            let pages = pages.into_iter().collect::<Vec<_>>().join(", ");
+            let last = outlook.help.last().map(|help| format!("; if that cannot be: {}", told(help))).unwrap_or_default();
+            format!("mend what is found of the registry: {pages} says what its words ask for{last}")
+        }
+    }
 }
 
 fn debts(facts: &Facts) -> Vec<Finding> {
@@ -217,6 +232,23 @@ mod tests {
     #[case::an_unknown_finding(record(r#"{"version":1,"sleepSeconds":45,"findings":["OfTheFuture"]}"#))]
     fn all_is_well(#[case] pod: Value) {
         assert_eq!(found(&[pod]), []);
+    }
+
+    #[rstest]
+    #[case::its_port("PortNotFound", "The pod has no container port named http, which binding web wants.", "`kubectl get pod web-1")]
+    #[case::its_registry("Registering", "Waiting for lan/web 10.0.0.5:80 (it is down).", "docs/registries/http.md")]
+    #[case::no_answer("GateTimeout", "Waiting for lan/web 10.0.0.5:80.", "docs/registries/http.md")]
+    fn a_stuck_pod_comes_with_a_change_and_not_with_the_doctor_again(#[case] reason: &str, #[case] message: &str, #[case] change: &str) {
+        let gate = json!({"type": names::GATE, "status": "False", "reason": reason, "message": message});
+        let stuck = found(&[with("/status/conditions/1", gate)]).remove(0);
+        assert_eq!(stuck.code, Code::PodStuck);
+        assert!(stuck.change.contains(change) && !stuck.change.contains("lockstep doctor"), "{stuck:?}");
+    }
+
+    #[test]
+    fn a_pod_that_lockstep_does_nothing_about_points_at_lockstep() {
+        let unseen = found(&[with("/status/conditions/1", json!({"type": "Other", "status": "True"}))]).remove(0);
+        assert!(unseen.change.contains("kubectl logs deployment/lockstep --namespace lockstep-system"), "{unseen:?}");
     }
 
     #[rstest]

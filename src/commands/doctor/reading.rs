@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::backing::{Backing, Named};
 use super::exec;
 use super::facts::Facts;
 use super::trial::{self, Tried};
@@ -14,6 +15,7 @@ use crate::args::{AccessArgs, DoctorArgs};
 use crate::commands::access::{Access, collection, no_pods, our_warnings};
 use crate::commands::registries::Answers;
 use crate::commands::status::sight::{Sight, Told};
+use crate::config::RegistryConfig;
 use crate::names;
 use crate::reconcile::Clock;
 use crate::reconcile::cluster::{ApiError, Cluster, Store};
@@ -25,6 +27,9 @@ use crate::runtime::rights;
 
 /// ServiceAccount of the program, as the chart names it.
 const ACCOUNT: &str = "lockstep";
+
+/// Kinds of workloads, and how their collections are called.
+const WORKLOADS: [(&str, &str); 3] = [("Deployment", "deployments"), ("StatefulSet", "statefulsets"), ("DaemonSet", "daemonsets")];
 
 /// Reads the cluster; with a namespace, workloads and pods of that one alone.
 pub(super) async fn read(access: &Access, args: &DoctorArgs) -> anyhow::Result<(Facts, Vec<String>)> {
@@ -87,14 +92,8 @@ impl Reading<'_> {
     }
 
     async fn workloads(&mut self, only: Option<&str>) {
-        for (kind, resource) in [("Deployment", "deployments"), ("StatefulSet", "statefulsets"), ("DaemonSet", "daemonsets")] {
-            let read = |json: &str| {
-                let mut workload: Value = api::decode(json.as_bytes())?;
-                // Items of a list do not say what they are.
-                workload["kind"] = kind.into();
-                Ok(workload)
-            };
-            match self.access.list(&collection("/apis/apps/v1", only, resource), "", read).await {
+        for (kind, resource) in WORKLOADS {
+            match self.listed(kind, resource, only).await {
                 Ok(workloads) => {
                     let here = |workload: &Value| {
                         workload.pointer("/metadata/namespace").and_then(Value::as_str).is_some_and(|name| self.facts.is_opted_in(name))
@@ -105,6 +104,16 @@ impl Reading<'_> {
                 Err(error) => self.note(&format!("{resource} cannot be read, so they are not looked at"), &error),
             }
         }
+    }
+
+    async fn listed(&self, kind: &str, resource: &str, namespace: Option<&str>) -> Result<Vec<Value>, ApiError> {
+        let read = |json: &str| {
+            let mut workload: Value = api::decode(json.as_bytes())?;
+            // Items of a list do not say what they are.
+            workload["kind"] = kind.into();
+            Ok(workload)
+        };
+        self.access.list(&collection("/apis/apps/v1", namespace, resource), "", read).await
     }
 
     /// What is Lockstep's own.
@@ -159,9 +168,42 @@ impl Reading<'_> {
             Ok(answers) => self.facts.answers = Some(self.of_namespace(answers, access.namespace.as_deref())),
             Err(complaint) => return self.notes.push(format!("the registries were not asked: {complaint}")),
         }
+        self.backings().await;
         if access.namespace.is_none() {
             self.strays().await;
         }
+    }
+
+    /// Looks behind the addresses of the registries that fail: what runs in the cluster itself can be named.
+    async fn backings(&mut self) {
+        let failing: BTreeSet<&str> =
+            self.facts.answered().filter(|answer| answer.error.is_some()).map(|answer| &*answer.registry).collect();
+        let failing = self.facts.around.registries.iter().filter(|registry| failing.contains(&*registry.name));
+        let named = |registry: &RegistryConfig| (registry.name.to_string(), Named::of(&registry.driver, &self.access.own_namespace));
+        for (registry, services) in failing.map(named).collect::<Vec<_>>() {
+            let mut backings = Vec::new();
+            for named in services {
+                match self.backing(named).await {
+                    Ok(backing) => backings.push(backing),
+                    Err(error) => self.note(&format!("what stands behind registry {registry} cannot be read"), &error),
+                }
+            }
+            self.facts.backings.insert(registry, backings);
+        }
+    }
+
+    async fn backing(&self, named: Named) -> Result<Backing, ApiError> {
+        let path = format!("{}/{}", collection("/api/v1", Some(&named.namespace), "services"), named.name);
+        let service = match self.access.api.read::<Value>(&path).await {
+            Ok(service) => service,
+            Err(error) if error.code() == Some(404) => return Ok(Backing::Missing(named)),
+            Err(error) => return Err(error),
+        };
+        let mut workloads = Vec::new();
+        for (kind, resource) in WORKLOADS {
+            workloads.extend(self.listed(kind, resource, Some(&named.namespace)).await?);
+        }
+        Ok(Backing::behind(named, &service, &workloads))
     }
 
     /// The answers about services that pods of a namespace may belong in.

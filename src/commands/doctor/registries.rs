@@ -3,23 +3,30 @@
 //! Invariant: pure; a registry that was not asked is never found fault with.
 //! Absent on purpose: pods that wait for one (`pods`).
 
+use super::backing::Backing;
 use super::facts::Facts;
 use super::finding::{Code, Finding};
 use crate::commands::registries::{Answer, Target};
 
 /// All that is wrong with registries.
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
-    facts.answered().filter_map(failing).chain(facts.answered().flat_map(|answer| orphans(answer, facts))).collect()
+    facts.answered().filter_map(|answer| failing(answer, facts)).chain(facts.answered().flat_map(|answer| orphans(answer, facts))).collect()
 }
 
-fn failing(answer: &Answer) -> Option<Finding> {
-    Some(Finding::new(
-        Code::RegistryFailing,
-        about(answer),
-        answer.error.clone()?,
-        "its new pods wait at their gates; its old ones at their finalizers, unless the service itself is not there any more",
-        "mend what it says; docs/registries has a page for each kind, with what to do when it is stuck",
-    ))
+fn failing(answer: &Answer, facts: &Facts) -> Option<Finding> {
+    let backings = facts.backings.get(&answer.registry).map(Vec::as_slice).unwrap_or_default();
+    let seen: Vec<String> = answer.error.clone().into_iter().chain(backings.iter().filter_map(Backing::evidence)).collect();
+    let pages =
+        || format!("mend what it says; {} explains its words, and says what to do when it is stuck", facts.page_of(&answer.registry));
+    answer.error.as_ref().map(|_| {
+        Finding::new(
+            Code::RegistryFailing,
+            about(answer),
+            seen.join("; "),
+            "its new pods wait at their gates; its old ones at their finalizers, unless the service itself is not there any more",
+            backings.iter().find_map(Backing::change).unwrap_or_else(pages),
+        )
+    })
 }
 
 fn orphans<'f>(answer: &'f Answer, facts: &'f Facts) -> impl Iterator<Item = Finding> + 'f {
@@ -52,7 +59,10 @@ pub(super) fn about(answer: &Answer) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::commands::doctor::backing::Named;
     use crate::commands::doctor::tests::facts;
     use crate::commands::registries::Answers;
     use crate::registration::claim::parse_debts;
@@ -85,6 +95,29 @@ mod tests {
     #[test]
     fn a_registry_that_does_not_answer_is_found() {
         assert_eq!(found(answer(Some("it is down"), &[]), ""), [Code::RegistryFailing]);
+    }
+
+    #[test]
+    fn what_does_not_run_behind_its_address_is_named() {
+        let named = Named { namespace: "infra".into(), name: "registry".into(), for_certain: true };
+        let service = json!({"spec": {"selector": {"app": "registry"}}});
+        let template = json!({"metadata": {"labels": {"app": "registry"}}});
+        let store = |wanted: i64| {
+            json!({"kind": "StatefulSet", "metadata": {"namespace": "infra", "name": "store"},
+                "spec": {"replicas": wanted, "template": template}, "status": {"readyReplicas": wanted}})
+        };
+        let found = |wanted: i64| {
+            let mut facts = facts();
+            facts.answers = Some(Answers { services: vec![answer(Some("it is down"), &[])] });
+            facts.backings = [("lan".to_owned(), vec![Backing::behind(named.clone(), &service, &[store(wanted)])])].into();
+            check(&facts).remove(0)
+        };
+        let none = found(0);
+        assert!(
+            none.evidence.starts_with("it is down; behind its address, Service infra/registry, stands StatefulSet infra/store with 0 of 0")
+        );
+        assert!(none.change.contains("kubectl scale statefulset/store"), "{none:?}");
+        assert!(found(1).change.contains("docs/registries/http.md"), "what runs is not the fault");
     }
 
     #[test]

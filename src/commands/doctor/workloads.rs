@@ -1,6 +1,6 @@
 //! Checks of workloads: probes, and how they roll.
 //!
-//! Invariant: pure; only workloads whose pods a binding selects are judged.
+//! Invariant: pure; only workloads that want pods, and whose pods a binding selects, are judged.
 //! Absent on purpose: what admission finds on pods (`pods`).
 
 use serde_json::Value;
@@ -14,20 +14,21 @@ const PROGRESS_DEADLINE_SECONDS: i64 = 600;
 
 /// All that is wrong with workloads.
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
-    let judged = |workload: &Value| {
-        let bindings = bound(workload, facts);
-        if bindings.is_empty() || replicas(workload) == Some(0) {
-            return Vec::new();
-        }
+    let found = |(workload, bindings): (&Value, Vec<&Binding>)| {
         let found =
             [probe_trivial(workload), probe_elsewhere(workload, &bindings), progress_deadline(workload, facts), goes_dark(workload)];
-        found.into_iter().flatten().collect()
+        found.into_iter().flatten()
     };
-    facts.workloads.iter().flat_map(judged).collect()
+    judged(facts).flat_map(found).collect()
 }
 
-/// The bindings that select the pods of a workload.
-pub(super) fn bound<'f>(workload: &Value, facts: &'f Facts) -> Vec<&'f Binding> {
+/// The workloads that are looked at, each with the bindings that select its pods: one that wants no pods is nobody's trouble now.
+pub(super) fn judged(facts: &Facts) -> impl Iterator<Item = (&Value, Vec<&Binding>)> {
+    let with_bindings = facts.workloads.iter().map(|workload| (workload, bound(workload, facts)));
+    with_bindings.filter(|(workload, bindings)| !bindings.is_empty() && replicas(workload) != Some(0))
+}
+
+fn bound<'f>(workload: &Value, facts: &'f Facts) -> Vec<&'f Binding> {
     let labels = workload.pointer("/spec/template/metadata/labels");
     let label = |key: &str| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str);
     facts.around.ground.bindings.iter().filter(|binding| binding.selects(namespace(workload), label)).collect()
@@ -165,7 +166,7 @@ fn named(container: &Value, name: &str) -> Option<i64> {
 }
 
 /// Replicas of a workload that has such a number.
-fn replicas(workload: &Value) -> Option<i64> {
+pub(super) fn replicas(workload: &Value) -> Option<i64> {
     let field = if kind(workload) == "DaemonSet" { "/status/desiredNumberScheduled" } else { "/spec/replicas" };
     workload.pointer(field).and_then(Value::as_i64)
 }

@@ -67,6 +67,17 @@ pub(in crate::commands) struct Outlook {
     pub(in crate::commands) then: Option<String>,
     /// What a person can do, the mildest first.
     pub(in crate::commands) help: Vec<Help>,
+    /// Who keeps it, where the doctor is asked to say what is wrong there.
+    pub(in crate::commands) kept_by: Option<Keeper>,
+}
+
+/// Who keeps a pod that needs the doctor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::commands) enum Keeper {
+    /// A registry does not do, or does not say, what is wanted.
+    Registry,
+    /// Lockstep itself does nothing, though it could.
+    Lockstep,
 }
 
 /// A command that helps.
@@ -122,12 +133,13 @@ impl Standing {
 impl Outlook {
     fn at_rest(state: Reason, since: Option<Timestamp>, registry: &str) -> Self {
         let registry = registry.to_owned();
-        Self { state, standing: Standing::Settled, since, registry, waits_for: None, until: None, then: None, help: Vec::new() }
+        let standing = Standing::Settled;
+        Self { state, standing, since, registry, waits_for: None, until: None, then: None, help: Vec::new(), kept_by: None }
     }
 
     fn waits(state: Reason, since: Option<Timestamp>, registry: String, waits_for: String) -> Self {
-        let waits_for = Some(waits_for);
-        Self { state, standing: Standing::Waiting, since, registry, waits_for, until: None, then: None, help: Vec::new() }
+        let (standing, waits_for) = (Standing::Waiting, Some(waits_for));
+        Self { state, standing, since, registry, waits_for, until: None, then: None, help: Vec::new(), kept_by: None }
     }
 
     /// It is over, or not over yet, at `until`; `late` says what holds from then on.
@@ -152,6 +164,12 @@ impl Outlook {
     fn helped(mut self, help: impl IntoIterator<Item = Help>) -> Self {
         self.help.extend(help);
         self
+    }
+
+    /// The doctor says what is wrong with who keeps it.
+    fn kept_by(mut self, keeper: Keeper) -> Self {
+        self.kept_by = Some(keeper);
+        self.helped([help("lockstep doctor".to_owned(), "says which link of the chain is broken")])
     }
 }
 
@@ -206,8 +224,8 @@ impl Look<'_> {
         let waits_for =
             waits_for.strip_prefix("Waiting for ").map_or_else(|| decapitalised(waits_for), |what| format!("{what} to be acknowledged"));
         let stuck = reason.warns() || problems.iter().any(|problem| !CHECKED.contains(problem));
-        let outlook = Outlook::waits(reason, since, says, waits_for).helped(self.gate_help(reason, !problems.is_empty()));
-        self.gate_deadline(outlook, since).stuck_if(stuck)
+        let outlook = self.gate_deadline(Outlook::waits(reason, since, says, waits_for), since).stuck_if(stuck);
+        self.gate_help(outlook, !problems.is_empty())
     }
 
     fn gate_deadline(&self, outlook: Outlook, since: Option<Timestamp>) -> Outlook {
@@ -232,7 +250,8 @@ impl Look<'_> {
         let outlook = Outlook::waits(Reason::Registering, since, "not told yet".into(), "Lockstep to look at it".into());
         outlook
             .stuck_if(since.is_some_and(|since| self.now.duration_since(since) > LET_GO))
-            .helped([doctor(), self.release("opens its gate")])
+            .kept_by(Keeper::Lockstep)
+            .helped([self.release("opens its gate")])
     }
 
     /// A pod that ran before the opt-in: the acknowledgement is not written on it.
@@ -243,7 +262,9 @@ impl Look<'_> {
         let since = self.sight.pod.claims.as_ref().and_then(|claims| claims.since);
         match self.trouble(since) {
             None => Outlook::at_rest(Reason::Adopted, since, "told; the pod has no gate to show more"),
-            Some(note) => Outlook::waits(Reason::Adopted, since, note.to_owned(), self.targets("to be acknowledged")).stuck_if(true),
+            Some(note) => Outlook::waits(Reason::Adopted, since, note.to_owned(), self.targets("to be acknowledged"))
+                .stuck_if(true)
+                .kept_by(Keeper::Registry),
         }
     }
 
@@ -258,7 +279,7 @@ impl Look<'_> {
             return Outlook::at_rest(Reason::Nothing, None, "never told of it; Lockstep does not manage the pod");
         }
         let what = "Lockstep to adopt it, within ten minutes where its namespace is opted in".to_owned();
-        Outlook::waits(Reason::Nothing, self.sight.created, "never told of it".to_owned(), what).helped([doctor()])
+        Outlook::waits(Reason::Nothing, self.sight.created, "never told of it".to_owned(), what).kept_by(Keeper::Lockstep)
     }
 
     fn not_serving(&self, cause: Cause) -> Outlook {
@@ -292,6 +313,7 @@ impl Look<'_> {
             None => "its containers to stop".to_owned(),
         };
         let outlook = Outlook::waits(Reason::Draining, requested, says.to_owned(), what).stuck_if(trouble.is_some());
+        let outlook = if trouble.is_some() { outlook.kept_by(Keeper::Registry) } else { outlook };
         let Some(deletion) = pod.deletion else { return outlook };
         let given_up = later(deletion.at, self.ground.rules.unreachable_after);
         if self.now < deletion.at {
@@ -316,15 +338,16 @@ impl Look<'_> {
         let rules = &self.ground.rules;
         let since = gone_since(pod, self.now, rules.unreachable_after);
         let trouble = self.trouble(pod.deletion.and_then(|deletion| deletion.requested()));
-        let help = [doctor(), self.release("lets the object go; its targets stay registered until you take them out")];
+        let release = self.release("lets the object go; its targets stay registered until you take them out");
         if self.sight.claims.is_empty() {
             let late = self.now.duration_since(since) > LET_GO;
             let outlook =
                 Outlook::waits(Reason::Deregistering, Some(since), "nothing is registered".into(), "Lockstep to let it go".into());
-            return outlook.stuck_if(late).helped(help);
+            return outlook.stuck_if(late).kept_by(Keeper::Lockstep).helped([release]);
         }
         let says = trouble.unwrap_or("not let go yet").to_owned();
-        let outlook = Outlook::waits(Reason::Deregistering, Some(since), says, self.targets("to be let go")).helped(help);
+        let outlook = Outlook::waits(Reason::Deregistering, Some(since), says, self.targets("to be let go"));
+        let outlook = outlook.kept_by(Keeper::Registry).helped([release]);
         let outlook = if self.life.forced && self.life.stage != Stage::Gone {
             let requested = pod.deletion.and_then(|deletion| deletion.requested()).unwrap_or(since);
             let then = "the pod goes, and its targets become debts (forceTimeout)";
@@ -374,22 +397,21 @@ impl Look<'_> {
         self.sight.pod.gate.as_ref().and_then(|gate| gate.since)
     }
 
-    fn gate_help(&self, reason: Reason, failing: bool) -> Vec<Help> {
+    fn gate_help(&self, outlook: Outlook, troubled: bool) -> Outlook {
         let key = &self.sight.pod.key;
-        let mut all = match reason {
-            Reason::PortNotFound => vec![help(
+        let outlook = match outlook.state {
+            Reason::PortNotFound => outlook.helped([help(
                 format!("kubectl get pod {} --output jsonpath='{{.spec.containers[*].ports}}'", named(key)),
                 "shows the ports that the pod names; `port` of the binding in the ConfigMap must be one of them",
-            )],
-            Reason::NoMatchingAddress => vec![help(
+            )]),
+            Reason::NoMatchingAddress => outlook.helped([help(
                 format!("kubectl get pod {} --output jsonpath='{{.status.podIPs}}'", named(key)),
                 "shows its addresses; the binding's family must be among them",
-            )],
-            _ if failing || reason.warns() => vec![doctor()],
-            _ => Vec::new(),
+            )]),
+            _ if troubled || outlook.standing == Standing::Stuck => outlook.kept_by(Keeper::Registry),
+            _ => outlook,
         };
-        all.push(self.release("opens its gate although nothing was acknowledged"));
-        all
+        outlook.helped([self.release("opens its gate although nothing was acknowledged")])
     }
 
     fn describe(&self) -> Help {
@@ -446,10 +468,6 @@ fn problems(message: &str) -> Vec<&str> {
 fn decapitalised(sentence: &str) -> String {
     let mut chars = sentence.chars();
     chars.next().map(|first| first.to_lowercase().chain(chars).collect()).unwrap_or_default()
-}
-
-fn doctor() -> Help {
-    help("lockstep doctor".to_owned(), "says which link of the chain is broken")
 }
 
 fn help(command: String, effect: &str) -> Help {

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::outlook::{self, Ground, Help, Outlook, Standing};
-use super::sight::{Sight, Told, by_object};
+use super::sight::{self, Sight, Told, by_object};
 use super::timeline::{Reached, Stage, timeline};
 use crate::commands::workload::{self, Named};
 use crate::config::Mode;
@@ -75,6 +75,9 @@ pub(super) struct Pod {
     pub(super) gate: Option<Gate>,
     /// Names of the bindings that select it.
     pub(super) bindings: Vec<String>,
+    /// The preStop sleep that admission gave its containers; absent where there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sleep: Option<Sleep>,
     /// What is registered of it, or claimed.
     pub(super) targets: Vec<Target>,
     /// What the registry says, as far as it stands on the pod.
@@ -104,6 +107,19 @@ pub(super) struct Gate {
     pub(super) reason: String,
     /// Message of its condition.
     pub(super) message: String,
+}
+
+/// A preStop sleep, and the drain delay that it was made for.
+#[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Sleep {
+    /// How long.
+    pub(super) seconds: i64,
+    /// When the oldest answer of a registry came that it rests on; absent where none was needed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) answered_at: Option<Time>,
+    /// Names of bindings whose registry had not said how long it drains: their `fallback` counted.
+    pub(super) fallback: Vec<String>,
 }
 
 /// A target that is claimed.
@@ -283,6 +299,7 @@ fn pod(sight: &Sight, outlook: Outlook, ground: &Ground) -> Pod {
         since: outlook.since.map(Time),
         gate: view.gated.then(gate),
         bindings: bindings(sight, ground),
+        sleep: sight.sleep.as_ref().map(sleep),
         targets: sight.claims.iter().map(target).collect(),
         registry: outlook.registry,
         waits_for: outlook.waits_for,
@@ -291,6 +308,10 @@ fn pod(sight: &Sight, outlook: Outlook, ground: &Ground) -> Pod {
         help: outlook.help,
         findings: sight.pod.record.findings.iter().map(ToString::to_string).collect(),
     }
+}
+
+fn sleep(sleep: &sight::Sleep) -> Sleep {
+    Sleep { seconds: sleep.seconds, answered_at: sleep.answered.map(Time), fallback: sleep.fallback.clone() }
 }
 
 /// The bindings of now; where the configuration is not known, those of the pod's admission.

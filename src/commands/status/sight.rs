@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::admission::record::Record;
 use crate::names;
 use crate::pod::{Condition, PodView};
 use crate::reconcile::cluster::ApiError;
@@ -24,6 +25,8 @@ pub(in crate::commands) struct Sight {
     pub(in crate::commands) pod: PodView,
     /// Its claims.
     pub(in crate::commands) claims: Vec<Claim>,
+    /// The sleep that admission gave its containers, and what it rests on.
+    pub(in crate::commands) sleep: Option<Sleep>,
     /// `creationTimestamp`: admission had answered.
     pub(in crate::commands) created: Option<Timestamp>,
     /// When it got a node.
@@ -36,6 +39,17 @@ pub(in crate::commands) struct Sight {
     pub(in crate::commands) troubled: Vec<String>,
     /// Finalizers of others.
     pub(in crate::commands) other_finalizers: Vec<String>,
+}
+
+/// A sleep, as the record tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::commands) struct Sleep {
+    /// How long it is.
+    pub(in crate::commands) seconds: i64,
+    /// When the oldest answer of a registry came that it rests on.
+    pub(in crate::commands) answered: Option<Timestamp>,
+    /// Bindings whose registry had not answered, so that it rests on their `fallback`.
+    pub(in crate::commands) fallback: Vec<String>,
 }
 
 /// An Event, trimmed.
@@ -68,6 +82,7 @@ impl Sight {
         let finalizers = list(&whole, "/metadata/finalizers").filter_map(Value::as_str);
         Ok(Self {
             claims: observe::claims_of(&pod),
+            sleep: sleep(&whole),
             created: time(whole.pointer("/metadata/creationTimestamp")),
             scheduled: scheduled.filter(|one| is_true(one)).and_then(|one| time(one.get("lastTransitionTime"))),
             ready: condition(&whole, "Ready").filter(|one| is_true(one)).and_then(|one| time(one.get("lastTransitionTime"))),
@@ -127,6 +142,16 @@ fn cleaned(mut pod: PodView) -> PodView {
     pod
 }
 
+fn sleep(pod: &Value) -> Option<Sleep> {
+    let annotation = pod.pointer("/metadata/annotations").and_then(|annotations| annotations.get(names::RECORD_ANNOTATION));
+    let record = Record::parse(annotation?.as_str()?).filter(|record| record.sleep_seconds > 0)?;
+    Some(Sleep {
+        seconds: record.sleep_seconds,
+        answered: record.answered_at.and_then(|at| at.parse().ok()),
+        fallback: record.fallback.iter().map(|binding| one_line(binding).collect()).collect(),
+    })
+}
+
 fn condition<'v>(pod: &'v Value, kind: &str) -> Option<&'v Value> {
     list(pod, "/status/conditions").find(|one| one.get("type").and_then(Value::as_str) == Some(kind))
 }
@@ -180,6 +205,21 @@ mod tests {
         assert_eq!(sight.unscheduled.as_deref(), Some("0/3 nodes are available"));
         assert_eq!(sight.troubled, ["web CrashLoopBackOff"]);
         assert_eq!(sight.other_finalizers, ["example.org/other"]);
+    }
+
+    #[test]
+    fn a_sleep_is_read_with_what_it_rests_on() {
+        let sleep = |record: &str| {
+            let pod = serde_json::json!({"metadata": {"annotations": {"lockstep.dev/injected": record}}});
+            Sight::read(&pod.to_string()).unwrap().sleep
+        };
+        let record = |rest: &str| format!(r#"{{"version":1,"bindings":["web"],"sleepSeconds":45,"graceBefore":30,"findings":[]{rest}}}"#);
+        let read = sleep(&record(r#","fallback":["a\nb"],"answeredAt":"2026-11-30T04:00:00Z""#)).unwrap();
+        assert_eq!((read.seconds, read.answered, &*read.fallback[0]), (45, Some("2026-11-30T04:00:00Z".parse().unwrap()), "a b"));
+        let plain = sleep(&record("")).unwrap();
+        assert_eq!((plain.answered, plain.fallback), (None, Vec::<String>::new()));
+        assert_eq!(sleep(&record(r#","answeredAt":"yesterday""#)).unwrap().answered, None);
+        assert_eq!(sleep("{}"), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use jiff::Timestamp;
 
 use super::outlook::{Help, Standing, clock, span};
-use super::report::{Life, Pod, Report, Workload};
+use super::report::{Life, Pod, Report, Sleep, Workload};
 
 /// The longest text of a column that is cut: what a pod waits for is told in full when one asks for the pod.
 const CELL: usize = 80;
@@ -22,6 +22,8 @@ const COLUMNS: [&str; 7] = ["POD", "STATE", "GATE", "BINDINGS", "REGISTRY", "SIN
 pub(super) struct Look {
     /// With colours, as a terminal shows them.
     pub(super) colours: bool,
+    /// Long cells are cut, so that a line fits on a screen; who reads a pipe wants all of it.
+    pub(super) cut: bool,
     /// The present time, for ages.
     pub(super) now: Timestamp,
 }
@@ -30,7 +32,7 @@ pub(super) struct Look {
 pub(super) fn table(report: &Report, look: Look) -> String {
     let mut text = notes(&report.notes);
     let rows: Vec<Vec<[String; 7]>> =
-        report.workloads.iter().map(|workload| workload.pods.iter().map(|pod| row(pod, look.now)).collect()).collect();
+        report.workloads.iter().map(|workload| workload.pods.iter().map(|pod| row(pod, look)).collect()).collect();
     if rows.is_empty() {
         text.push_str("No managed pods found here; -A looks in every namespace.\n");
         return text;
@@ -81,17 +83,18 @@ fn head(text: &mut String, workload: &Workload) {
     writeln!(text, "{}/{kind}/{}: {settled} of {all} settled", workload.namespace, workload.name).expect(WRITES);
 }
 
-fn row(pod: &Pod, now: Timestamp) -> [String; 7] {
+fn row(pod: &Pod, look: Look) -> [String; 7] {
     let gate = pod.gate.as_ref().map_or("none", |gate| if gate.open { "open" } else { "closed" });
-    let since = pod.since.map(|since| span(now.duration_since(since.0)));
+    let since = pod.since.map(|since| span(look.now.duration_since(since.0)));
+    let fitted = |text: &str| if look.cut { cut(text) } else { text.to_owned() };
     [
         pod.name.clone(),
         pod.state.clone(),
         gate.to_owned(),
         or_dash(pod.bindings.join(",")),
-        cut(&pod.registry),
+        fitted(&pod.registry),
         or_dash(since.unwrap_or_default()),
-        or_dash(cut(pod.waits_for.as_deref().unwrap_or_default())),
+        or_dash(fitted(pod.waits_for.as_deref().unwrap_or_default())),
     ]
 }
 
@@ -130,6 +133,9 @@ fn present(text: &mut String, pod: &Pod, look: Look) {
         ),
     );
     say("Bindings:", &or_dash(pod.bindings.join(", ")));
+    if let Some(sleep) = &pod.sleep {
+        say("Sleep:", &rests_on(sleep));
+    }
     for target in &pod.targets {
         let observed = if target.observed { " (only observed)" } else { "" };
         say("Target:", &format!("{}/{} {}{observed}", target.registry, target.service, target.address));
@@ -150,21 +156,35 @@ fn present(text: &mut String, pod: &Pod, look: Look) {
     }
 }
 
+fn rests_on(sleep: &Sleep) -> String {
+    let answered = sleep.answered_at.map(|at| format!(", for the drain delay that a registry told at {}", day_and_time(at.0)));
+    let fallback = if sleep.fallback.is_empty() {
+        String::new()
+    } else {
+        format!(", by `fallback` of {}, whose registry had not answered", sleep.fallback.join(", "))
+    };
+    format!("{} s{}{fallback}", sleep.seconds, answered.unwrap_or_default())
+}
+
 fn timeline(text: &mut String, life: &Life, now: Timestamp) {
     text.push_str("\nTimeline:\n");
     for stage in &life.timeline {
         let after = stage.after_seconds.map(|seconds| format!("+{}", span(jiff::SignedDuration::from_secs(seconds)))).unwrap_or_default();
-        let at = stage.at.0.strftime("%Y-%m-%d %H:%M:%SZ").to_string();
+        let at = day_and_time(stage.at.0);
         writeln!(text, "  {at}  {after:>8}  {}", stage.stage.words()).expect(WRITES);
     }
     let Some((pod, last)) = life.pod.as_ref().zip(life.timeline.last()) else { return };
-    let at = now.strftime("%Y-%m-%d %H:%M:%SZ").to_string();
+    let at = day_and_time(now);
     let since = format!("+{}", span(now.duration_since(last.at.0)));
     let now = match &pod.waits_for {
         Some(what) => format!("waits for {what}"),
         None => "at rest".to_owned(),
     };
     writeln!(text, "  {at}  {since:>8}  now: {now}").expect(WRITES);
+}
+
+fn day_and_time(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
 fn coloured(text: &str, standing: Standing) -> String {

@@ -3,6 +3,7 @@
 //! Invariant: a whole table and a whole life stand here, letter for letter.
 //! Absent on purpose: every kind of pod (`outlook`).
 
+use rstest::rstest;
 use serde_json::json;
 
 use super::*;
@@ -17,7 +18,8 @@ fn sight(name: &str, status: &str, reason: &str, message: &str) -> Sight {
             "namespace": "shop", "name": name, "uid": name, "finalizers": [names::FINALIZER], "creationTimestamp": "2026-11-29T17:00:00Z",
             "ownerReferences": [{"kind": "StatefulSet", "name": "web", "uid": "o", "controller": true}],
             "labels": {"app": "web", names::MANAGED_LABEL: "true"},
-            "annotations": {names::RECORD_ANNOTATION: r#"{"version":1,"bindings":["web"],"findings":["NoReadinessProbe"]}"#},
+            "annotations": {names::RECORD_ANNOTATION:
+                r#"{"version":1,"bindings":["web"],"sleepSeconds":45,"graceBefore":30,"findings":["NoReadinessProbe"]}"#},
         },
         "spec": {"nodeName": "n", "readinessGates": [{"conditionType": names::GATE}]},
         "status": {"phase": "Running", "podIP": "10.0.0.5", "conditions": [
@@ -31,7 +33,7 @@ fn sight(name: &str, status: &str, reason: &str, message: &str) -> Sight {
 }
 
 fn look(colours: bool) -> Look {
-    Look { colours, now: "2026-11-29T17:03:09Z".parse().unwrap() }
+    Look { colours, cut: true, now: "2026-11-29T17:03:09Z".parse().unwrap() }
 }
 
 fn held() -> Sight {
@@ -68,6 +70,7 @@ fn a_life_says_what_was_what_is_and_what_comes() {
     State:     Registering (stuck, for 3m2s)
     Gate:      closed (Registering: Waiting for lan/web 10.0.0.5:8080 (the registry cannot be reached).)
     Bindings:  web
+    Sleep:     45 s
     Target:    lan/web 10.0.0.5:8080
     Registry:  the registry cannot be reached
     Waits for: lan/web 10.0.0.5:8080 (the registry cannot be reached) to be acknowledged
@@ -84,6 +87,32 @@ fn a_life_says_what_was_what_is_and_what_comes() {
       2026-11-29 17:00:07Z       +0s  registered
       2026-11-29 17:03:09Z     +3m2s  now: waits for lan/web 10.0.0.5:8080 (the registry cannot be reached) to be acknowledged
     ");
+}
+
+#[rstest]
+#[case::fixed(None, &[], "45 s")]
+#[case::told(Some("2026-11-29T16:55:00Z"), &[], "45 s, for the drain delay that a registry told at 2026-11-29 16:55:00Z")]
+#[case::not_told(None, &["web", "api"], "45 s, by `fallback` of web, api, whose registry had not answered")]
+fn a_sleep_is_shown_with_what_it_rests_on(#[case] answered: Option<&str>, #[case] fallback: &[&str], #[case] shown: &str) {
+    let answered_at = answered.map(|at| report::Time(at.parse().unwrap()));
+    let sleep = Sleep { seconds: 45, answered_at, fallback: fallback.iter().map(ToString::to_string).collect() };
+    assert_eq!(rests_on(&sleep), shown);
+}
+
+#[test]
+fn cells_are_cut_on_a_terminal_alone() {
+    let long = format!("Waiting for lan/web 10.0.0.5:8080 ({}).", "why ".repeat(40).trim_end());
+    let report = report::report(
+        &[&sight("web-1", "False", "Registering", &long)],
+        &[],
+        &Ground::default(),
+        &Wanted::default(),
+        vec![],
+        look(false).now,
+    );
+    assert!(table(&report, look(false)).contains("why w..."));
+    let whole = table(&report, Look { cut: false, ..look(false) });
+    assert!(whole.contains("why) to be acknowledged") && !whole.contains("..."), "{whole}");
 }
 
 #[test]
