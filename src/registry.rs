@@ -69,6 +69,11 @@ pub trait Registry: Send + Sync + 'static {
         None
     }
 
+    /// Why Lockstep may not put targets into `service`, where the registry says so of the whole service: another controller keeps it, say.
+    fn refusal(&self, _service: &str) -> impl Future<Output = Result<Option<String>, CallError>> + Send {
+        std::future::ready(Ok(None))
+    }
+
     /// How many requests it may get; fixed for the life of the value.
     fn pace(&self) -> Pace {
         Pace::default()

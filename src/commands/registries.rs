@@ -47,6 +47,9 @@ pub(super) struct Answer {
     /// Why it did not answer.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) error: Option<String>,
+    /// Why nothing may be put into the service, where the registry says so of the whole of it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(super) refusal: Option<String>,
     /// Its targets; absent where they were not asked for, or not answered.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) targets: Option<Vec<Target>>,
@@ -115,6 +118,7 @@ async fn ask(opener: &Opener, configuration: &Configuration) -> Answers {
             registry: service.registry.to_string(),
             service: service.service.to_string(),
             error: None,
+            refusal: None,
             targets: None,
             drain_delay_seconds: None,
             health_check: None,
@@ -138,6 +142,7 @@ async fn fill(answer: &mut Answer, driver: &Arc<Driver>, config: &DriverConfig) 
     }
     let delay = in_time(driver.drain_delay(&answer.service)).await?;
     answer.drain_delay_seconds = delay.map(|delay| delay.as_secs() + u64::from(delay.subsec_nanos() > 0));
+    answer.refusal = in_time(driver.refusal(&answer.service)).await?;
     answer.health_check = driver.health_check(&answer.service).map(Check::of);
     Ok(())
 }
@@ -177,7 +182,7 @@ impl Display for Check {
 
 fn for_people(answers: &Answers) -> String {
     let line = |answer: &Answer| {
-        let Answer { registry, service, error, targets, drain_delay_seconds, health_check } = answer;
+        let Answer { registry, service, error, refusal, targets, drain_delay_seconds, health_check } = answer;
         let says = match (error, targets) {
             (Some(error), _) => error.clone(),
             (None, Some(targets)) => format!("{} targets", targets.len()),
@@ -185,7 +190,8 @@ fn for_people(answers: &Answers) -> String {
         };
         let delay = drain_delay_seconds.map(|seconds| format!("; drain delay {seconds} s")).unwrap_or_default();
         let check = health_check.as_ref().map(|check| format!("; its check asks {check}")).unwrap_or_default();
-        format!("{registry}/{service}: {says}{delay}{check}\n")
+        let refusal = refusal.as_ref().map(|refusal| format!("; takes none of ours: {refusal}")).unwrap_or_default();
+        format!("{registry}/{service}: {says}{delay}{check}{refusal}\n")
     };
     answers.services.iter().map(line).collect()
 }
@@ -200,6 +206,7 @@ mod tests {
             registry: "lan".into(),
             service: "web".into(),
             error: error.map(str::to_owned),
+            refusal: None,
             targets,
             drain_delay_seconds: delay,
             health_check: delay.map(|_| Check {
@@ -211,12 +218,18 @@ mod tests {
             }),
         };
         let all = Answers {
-            services: vec![answer(None, Some(Vec::new()), Some(30)), answer(Some("it is down"), None, None), answer(None, None, None)],
+            services: vec![
+                answer(None, Some(Vec::new()), Some(30)),
+                answer(Some("it is down"), None, None),
+                answer(None, None, None),
+                Answer { refusal: Some("another keeps it".into()), ..answer(None, Some(Vec::new()), None) },
+            ],
         };
         insta::assert_snapshot!(for_people(&all), @r"
         lan/web: 0 targets; drain delay 30 s; its check asks http on its own port, path /, every 10 s, and wants 3 passes
         lan/web: it is down
         lan/web: not listed, since its driver puts things right while it lists
+        lan/web: 0 targets; takes none of ours: another keeps it
         ");
     }
 

@@ -94,18 +94,28 @@ impl Aws {
     }
 
     async fn send(&self, arn: &str, changes: &[Change]) -> Result<Vec<Result<(), ChangeError>>, CallError> {
-        let mode = self.groups.bound().get(arn).map_or(UNBOUND, |group| group.mode);
         let kind = self.groups.kind(arn).await.map_err(nothing_left)?;
-        let kept = match mode {
+        let kept = match self.mode(arn) {
             Mode::Observe => Some("the binding only observes this group".to_owned()),
-            Mode::Own if kind.unfit.is_some() => kind.unfit.clone(),
-            Mode::Own => self.groups.owner(arn).await.map_err(nothing_left)?.foreign(),
+            Mode::Own => self.unusable(arn).await.map_err(nothing_left)?,
         };
         let refused = |change: &Change| {
             let misfit = || (change.operation == Operation::Register).then(|| kind.misfit(change.address.ip())).flatten();
             kept.clone().or_else(misfit).map(ChangeError::Refused)
         };
         Batch::new(changes, refused).send(self.groups.api(), arn, &self.groups.group(arn), &self.spare).await
+    }
+
+    fn mode(&self, arn: &str) -> Mode {
+        self.groups.bound().get(arn).map_or(UNBOUND, |group| group.mode)
+    }
+
+    /// Why nothing may be put into a group that a binding owns.
+    async fn unusable(&self, arn: &str) -> Result<Option<String>, CallError> {
+        match self.groups.kind(arn).await?.unfit.clone() {
+            Some(unfit) => Ok(Some(unfit)),
+            None => Ok(self.groups.owner(arn).await?.foreign()),
+        }
     }
 }
 
@@ -155,6 +165,13 @@ impl Registry for Aws {
 
     fn health_check(&self, service: &str) -> Option<HealthCheck> {
         self.groups.group(service).kind().answer()?.check
+    }
+
+    async fn refusal(&self, service: &str) -> Result<Option<String>, CallError> {
+        match self.mode(service) {
+            Mode::Observe => Ok(None),
+            Mode::Own => in_time(self.unusable(service)).await,
+        }
     }
 
     fn pace(&self) -> Pace {

@@ -159,6 +159,15 @@ impl Registry for Driver {
         }
     }
 
+    async fn refusal(&self, service: &str) -> Result<Option<String>, CallError> {
+        match self {
+            Self::Aws(driver) => driver.refusal(service).await,
+            Self::Consul(driver) => driver.refusal(service).await,
+            Self::Haproxy(driver) => driver.refusal(service).await,
+            Self::Http(driver) => driver.refusal(service).await,
+        }
+    }
+
     fn pace(&self) -> Pace {
         match self {
             Self::Aws(driver) => driver.pace(),

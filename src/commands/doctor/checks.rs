@@ -89,7 +89,8 @@ mod tests {
             }},
         })];
         let (registry, service) = ("lan".to_owned(), "web".to_owned());
-        let answer = Answer { registry, service, error: None, targets: None, drain_delay_seconds: None, health_check: check };
+        let answer =
+            Answer { registry, service, error: None, refusal: None, targets: None, drain_delay_seconds: None, health_check: check };
         facts.answers = Some(Answers { services: vec![answer] });
         super::check(&facts).into_iter().map(|finding| finding.code).collect()
     }

@@ -33,6 +33,8 @@ pub(super) enum Code {
     Debt,
     /// A registry does not answer, or refuses.
     RegistryFailing,
+    /// A service that a binding owns takes no targets of ours.
+    ServiceNotOurs,
     /// A registry holds a target of a pod that is gone, and nobody owes it.
     Orphan,
     /// A bound pod of an opted-in namespace has no gate.
@@ -84,7 +86,7 @@ pub(super) struct Findings {
 impl Code {
     /// Every code.
     #[cfg(test)]
-    pub(super) const ALL: [Self; 21] = [
+    pub(super) const ALL: [Self; 22] = [
         Self::NobodyReconciles,
         Self::WebhookChanged,
         Self::PodsNotPrepared,
@@ -96,6 +98,7 @@ impl Code {
         Self::PodStuck,
         Self::Debt,
         Self::RegistryFailing,
+        Self::ServiceNotOurs,
         Self::Orphan,
         Self::NoGate,
         Self::SleepTooShort,

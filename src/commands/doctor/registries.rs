@@ -10,7 +10,8 @@ use crate::commands::registries::{Answer, Target};
 
 /// All that is wrong with registries.
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {
-    facts.answered().filter_map(|answer| failing(answer, facts)).chain(facts.answered().flat_map(|answer| orphans(answer, facts))).collect()
+    let failing = facts.answered().filter_map(|answer| failing(answer, facts));
+    failing.chain(facts.answered().filter_map(not_ours)).chain(facts.answered().flat_map(|answer| orphans(answer, facts))).collect()
 }
 
 fn failing(answer: &Answer, facts: &Facts) -> Option<Finding> {
@@ -27,6 +28,16 @@ fn failing(answer: &Answer, facts: &Facts) -> Option<Finding> {
             backings.iter().find_map(Backing::change).unwrap_or_else(pages),
         )
     })
+}
+
+fn not_ours(answer: &Answer) -> Option<Finding> {
+    Some(Finding::new(
+        Code::ServiceNotOurs,
+        about(answer),
+        answer.refusal.clone()?,
+        "no pod can be registered there, so new ones wait at their gates",
+        "write `mode: observe` where another controller keeps it, or name a service of your own",
+    ))
 }
 
 fn orphans<'f>(answer: &'f Answer, facts: &'f Facts) -> impl Iterator<Item = Finding> + 'f {
@@ -78,6 +89,7 @@ mod tests {
             registry: "lan".into(),
             service: "web".into(),
             error: error.map(str::to_owned),
+            refusal: None,
             targets: Some(pods.iter().map(target).collect()),
             drain_delay_seconds: None,
             health_check: None,
@@ -95,6 +107,12 @@ mod tests {
     #[test]
     fn a_registry_that_does_not_answer_is_found() {
         assert_eq!(found(answer(Some("it is down"), &[]), ""), [Code::RegistryFailing]);
+    }
+
+    #[test]
+    fn a_service_that_takes_nothing_is_found() {
+        let refused = Answer { refusal: Some("the tag x says that another controller keeps it".into()), ..answer(None, &["there"]) };
+        assert_eq!(found(refused, ""), [Code::ServiceNotOurs]);
     }
 
     #[test]
