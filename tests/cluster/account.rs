@@ -12,11 +12,10 @@ use serde_json::{Value, json};
 use crate::cluster::Cluster;
 use crate::peers::elbv2::model::Group;
 use crate::peers::elbv2::{REGION, Simulator};
+use crate::registry::ADDRESS;
 
 /// Namespace and name of the binding whose service is the target group.
 pub(crate) const GROUPED: &str = "grouped";
-/// Where every pod reaches it.
-const ADDRESS: &str = "10.77.0.1";
 /// An ALB's first steps take forty seconds: the second read of one who waits is past them.
 const TICK: Duration = Duration::from_secs(45);
 
@@ -53,9 +52,18 @@ impl Account {
         json!([{ "name": "AWS_ACCESS_KEY_ID", "value": "AKIDTEST" }, { "name": "AWS_SECRET_ACCESS_KEY", "value": "secret" }])
     }
 
-    /// From now on the health check of its group asks that path.
-    pub(crate) fn check_asks(&self, path: &'static str) {
-        self.simulator.model().groups.get_mut(&self.group).expect("it was added").check_path = path;
+    /// From now on the health check of its group asks that path, every so many seconds.
+    pub(crate) fn check_asks(&self, path: &'static str, seconds: u32) {
+        let mut model = self.simulator.model();
+        let group = model.groups.get_mut(&self.group).expect("it was added");
+        (group.check_path, group.check_interval) = (path, seconds);
+    }
+
+    /// Another controller puts its mark on the group.
+    pub(crate) fn claimed_by_another(&self) {
+        let mut model = self.simulator.model();
+        let group = model.groups.get_mut(&self.group).expect("it was added");
+        group.tags.insert("elbv2.k8s.aws/cluster".to_owned(), "other".to_owned());
     }
 
     /// Addresses of the group's healthy targets.

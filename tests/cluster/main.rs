@@ -19,6 +19,9 @@ mod admission_checks;
 #[path = "../integration/admission_pods.rs"]
 mod admission_pods;
 mod cluster;
+#[path = "../integration/collector.rs"]
+#[expect(dead_code, clippy::unwrap_used, reason = "those without a cluster ask for more; a test may panic")]
+mod collector;
 #[path = "../integration/documentation_pages.rs"]
 #[expect(dead_code, reason = "those without a cluster ask for more")]
 mod documentation_pages;

@@ -18,7 +18,7 @@ use crate::cluster::{Cluster, eventually};
 use crate::world;
 
 /// Where the control plane's namespace and every pod reach the registries that tests start.
-const ADDRESS: &str = "10.77.0.1";
+pub(crate) const ADDRESS: &str = "10.77.0.1";
 
 /// A registry of the http contract, as its operator sees it.
 pub(crate) struct Registry<'c> {

@@ -8,9 +8,11 @@ pub(crate) mod availability;
 pub(crate) mod break_glass;
 pub(crate) mod cases;
 pub(crate) mod cert_manager;
+pub(crate) mod certificates;
 pub(crate) mod commands;
 pub(crate) mod configuration;
 pub(crate) mod deletion;
+pub(crate) mod doctor;
 pub(crate) mod documentation;
 pub(crate) mod end;
 pub(crate) mod findings;
@@ -21,6 +23,7 @@ pub(crate) mod namespaces;
 pub(crate) mod nodes;
 pub(crate) mod registration;
 pub(crate) mod target_group;
+pub(crate) mod traces;
 pub(crate) mod trouble;
 pub(crate) mod workloads;
 pub(crate) mod zero_loss;
@@ -63,10 +66,11 @@ pub(crate) const TOGETHER: &[Story] = &[
     ("a_rolling_update_never_has_fewer_healthy_targets_of_aws_than_pods", target_group::a_rolling_update),
     ("scaling_to_zero_in_the_middle_of_a_rollout_leaves_nothing", registration::scaled_to_zero),
     ("a_registry_that_is_down_holds_pods_and_says_so", trouble::a_registry_goes_down),
+    ("a_collector_finds_both_handshakes_of_a_pod_by_its_uid", traces::of_a_pod),
     ("the_command_status_tells_a_pods_life_from_its_start_to_after_its_end", commands::status_tells_a_life),
     ("the_command_status_follows_a_rollout_and_prints_only_news", commands::followed),
     ("the_command_release_says_what_is_lost_and_lets_a_workload_go", commands::released),
-    ("the_command_doctor_names_every_broken_link_and_is_silent_where_all_is_well", commands::doctor),
+    ("the_command_doctor_names_every_broken_link_and_is_silent_where_all_is_well", doctor::of_workloads),
 ];
 
 /// Told afterwards, one after the other, in this order: what is held to a second, and what takes Lockstep down.
@@ -88,10 +92,14 @@ pub(crate) const ALONE: &[Story] = &[
     ("nothing_that_lockstep_asked_for_was_forbidden", end::no_request_was_forbidden),
     ("every_right_of_lockstep_was_used", end::no_right_is_spare),
     ("no_secret_is_told_by_anything_that_lockstep_says", end::no_secret_is_told),
+    ("the_command_doctor_names_what_was_changed_since_a_pod_was_made", doctor::of_what_was_changed_since),
+    ("the_command_doctor_names_what_is_broken_of_lockstep_itself", doctor::of_lockstep_itself),
     ("the_api_server_is_restarted_in_the_middle_of_a_rollout", trouble::the_api_server_restarts),
     ("nobody_is_owed_anything", end::no_debt_is_left),
     ("an_uninstall_in_the_middle_leaves_no_pod_held", end::an_uninstall),
-    ("helm_3_leads_from_the_first_chart_to_this_one_and_back", installs::from_the_first_chart),
+    ("helm_3_leads_from_the_first_chart_to_this_one_and_back", installs::from_the_first_chart_by_helm_3),
+    ("helm_4_leads_from_the_first_chart_to_this_one_and_back", installs::from_the_first_chart_by_helm_4),
+    ("no_pod_fails_while_certificates_of_short_lives_come_and_go", certificates::short_lives),
 ];
 
 /// Told only where they are asked for (`--ignored`): one takes half an hour, the other needs a program that no other story needs.

@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 use crate::account::{Account, GROUPED};
 use crate::cluster::Cluster;
+use crate::collector::Collector;
 use crate::outside::{BACKENDS, Outside};
-use crate::registry::{Beside, Registry};
+use crate::registry::{ADDRESS, Beside, Registry};
 
 /// The chart.
 pub(crate) const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/lockstep");
@@ -67,6 +68,7 @@ const BOUND: &[(&str, &str, &str)] = &[
     ("ailing", "enabled", "local"),
     ("sound", "enabled", "local"),
     ("followed", "enabled", "local"),
+    ("traced", "enabled", "local"),
 ];
 
 /// Namespace that a binding selects, but that is not opted in.
@@ -82,13 +84,19 @@ pub(crate) struct World {
     pub outside: Outside,
     /// An AWS account outside of it.
     pub account: Account,
+    /// A collector of traces outside of it.
+    pub collector: Collector,
+    /// Its URL.
+    traces: String,
 }
 
 impl World {
     /// Makes the namespaces and installs the chart.
     pub(crate) fn install(cluster: Cluster) -> Self {
         let account = Account::start(&cluster);
-        let world = Self { cluster, beside: Beside::new(), outside: Outside::start(), account };
+        let collector = Collector::default();
+        let traces = cluster.runtime.block_on(collector.start_at(ADDRESS));
+        let world = Self { cluster, beside: Beside::new(), outside: Outside::start(), account, collector, traces };
         world.furnish();
         let output = helm(&world.cluster, &["install"], &world.values());
         if !output.status.success() {
@@ -118,6 +126,7 @@ impl World {
             "registry": { "enabled": true },
             "env": Account::key(),
             "log": { "filter": "info,lockstep=debug" },
+            "traces": { "collector": self.traces },
             "config": {
                 "cluster": "test",
                 "injection": { "margin": "2s" },

@@ -14,6 +14,7 @@ mod certificate_callers;
 mod certificate_files;
 mod certificates;
 mod chart;
+mod collector;
 mod configuration_page;
 mod configuration_schema;
 mod consul_process;

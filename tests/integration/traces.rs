@@ -1,14 +1,8 @@
 //! One pod's whole life as a collector of traces sees it: the reconciler, a real registry and the wire format of OTLP.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::routing::post;
-use http::StatusCode;
 use lockstep::metrics::Metrics;
 use lockstep::metrics::reconcile::OutcomeLabel;
 use lockstep::reconcile::tokio_clock::TokioClock;
@@ -18,61 +12,16 @@ use lockstep::registry::driver::Opener;
 use lockstep::target::{PodKey, PodUid};
 use lockstep::traces::exporter::{DROPPED, Exporter};
 use lockstep::traces::{Part, Span, Traces, Way};
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::common::v1::{KeyValue, any_value::Value};
-use opentelemetry_proto::tonic::trace::v1::Span as Wire;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prost::Message;
 use rstest::rstest;
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+use crate::collector::{Collector, hex, texts};
 use crate::registry_ground::Inside;
 use crate::small_cluster::SmallCluster;
 
-/// Takes spans as a collector does, or refuses them.
-#[derive(Clone, Default)]
-struct Collector {
-    spans: Arc<Mutex<Vec<Wire>>>,
-    resources: Arc<Mutex<Vec<BTreeMap<String, String>>>>,
-    refuses: bool,
-}
-
-impl Collector {
-    /// It listens; its address.
-    async fn start(&self) -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let router = Router::new().route("/v1/traces", post(take)).with_state(self.clone());
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        format!("http://{address}")
-    }
-
-    fn told(&self) -> Vec<Wire> {
-        self.spans.lock().unwrap().clone()
-    }
-}
-
-async fn take(State(collector): State<Collector>, body: Bytes) -> StatusCode {
-    if collector.refuses {
-        return StatusCode::SERVICE_UNAVAILABLE;
-    }
-    let request = ExportTraceServiceRequest::decode(body).unwrap();
-    for of_resource in request.resource_spans {
-        collector.resources.lock().unwrap().extend(of_resource.resource.map(|resource| texts(&resource.attributes)));
-        collector.spans.lock().unwrap().extend(of_resource.scope_spans.into_iter().flat_map(|scope| scope.spans));
-    }
-    StatusCode::OK
-}
-
-fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
-    let text = |one: &KeyValue| match one.value.as_ref()?.value.as_ref()? {
-        Value::StringValue(text) => Some((one.key.clone(), text.clone())),
-        _ => None,
-    };
-    attributes.iter().filter_map(text).collect()
-}
+const LOOPBACK: &str = "127.0.0.1";
 
 #[tokio::test]
 async fn a_life_is_two_traces_with_what_happened_in_them() {
@@ -86,7 +35,7 @@ async fn a_life_is_two_traces_with_what_happened_in_them() {
         registry.url
     ));
     let outcomes = Family::default();
-    let exporter = Exporter::new(&collector.start().await, "one", outcomes.clone()).unwrap();
+    let exporter = Exporter::new(&collector.start_at(LOOPBACK).await, "one", outcomes.clone()).unwrap();
     let (traces, spans) = Traces::open(outcomes.get_or_create(&DROPPED).clone());
     let exporting = exporter.start(spans);
     let (stop, stopped) = oneshot::channel::<()>();
@@ -129,7 +78,7 @@ async fn a_life_is_two_traces_with_what_happened_in_them() {
         ("lockstep.target", "10.0.0.1:8080"),
     ];
     assert_eq!(register, expected.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
-    let resource = &collector.resources.lock().unwrap()[0];
+    let resource = &collector.resources()[0];
     assert_eq!((resource["service.name"].as_str(), resource["service.instance.id"].as_str()), ("lockstep", "one"));
 }
 
@@ -141,14 +90,13 @@ fn a_span(uid: &str, reason: Reason) -> Span {
 #[tokio::test]
 async fn the_trace_of_a_registration_is_the_uid_of_its_pod() {
     let collector = Collector::default();
-    let exporter = Exporter::new(&format!("{}/", collector.start().await), "one", Family::default()).unwrap();
+    let exporter = Exporter::new(&format!("{}/", collector.start_at(LOOPBACK).await), "one", Family::default()).unwrap();
     let (traces, spans) = Traces::open(Counter::default());
     traces.tell(|| a_span("0a1b2c3d-0000-4000-8000-00000000000f", Reason::GateTimeout));
     drop(traces);
     exporter.start(spans).finish().await;
     let [span] = &collector.told()[..] else { panic!("one was told") };
-    let hex: String = span.trace_id.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(hex, "0a1b2c3d00004000800000000000000f");
+    assert_eq!(hex(&span.trace_id), "0a1b2c3d00004000800000000000000f");
     assert_eq!(span.status.as_ref().unwrap().code, 2, "it went on without an acknowledgement: {span:?}");
     assert_eq!(span.end_time_unix_nano - span.start_time_unix_nano, Duration::from_secs(7).as_nanos() as u64);
 }
@@ -158,9 +106,9 @@ async fn the_trace_of_a_registration_is_the_uid_of_its_pod() {
 #[case::that_refuses(true)]
 #[tokio::test]
 async fn what_a_collector_does_not_take_is_counted(#[case] refuses: bool) {
-    let collector = Collector { refuses, ..Collector::default() };
+    let collector = if refuses { Collector::that_refuses() } else { Collector::default() };
     // Nothing listens on the discard port.
-    let address = if refuses { collector.start().await } else { "http://127.0.0.1:9".to_owned() };
+    let address = if refuses { collector.start_at(LOOPBACK).await } else { "http://127.0.0.1:9".to_owned() };
     let outcomes = Family::default();
     let exporter = Exporter::new(&address, "one", outcomes.clone()).unwrap();
     let (traces, spans) = Traces::open(Counter::default());

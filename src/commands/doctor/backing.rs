@@ -2,7 +2,7 @@
 //!
 //! A registry that does not answer has often just no replicas; whoever is called at night should not have to find out which object that is.
 //!
-//! Invariant: an address that names no Service of this cluster for certain is never said to lack one.
+//! Invariant: pure; an address that names no Service of this cluster for certain is never said to lack one.
 //! Absent on purpose: reading (`reading`), whether the registry answers (`registries`).
 
 use std::net::IpAddr;

@@ -17,7 +17,7 @@ use crate::stories::{SOON, beside, evict, name, uid};
 use crate::world::{self, NAMESPACE, World};
 
 /// Namespace in which pods are created; strict, so that the API server says what went wrong.
-const CREATED: &str = "created";
+pub(crate) const CREATED: &str = "created";
 /// Secret with the CA of the certificate that the API server shows to webhooks.
 const CALLERS: &str = "lockstep-callers";
 

@@ -1,4 +1,4 @@
-//! The commands of an operator, against the cluster as it is: what they show is compared with what was made to happen.
+//! The commands `status` and `release` of an operator, against the cluster as it is: what they show is compared with what was made to happen.
 //!
 //! Invariant: they run as a person runs them, with the administrator's kubeconfig and nothing else.
 //! Absent on purpose: what is said of each kind of pod (tables beside the code).
@@ -6,12 +6,11 @@
 use serde_json::{Value, json};
 
 use crate::cluster::eventually;
-use crate::documentation_pages::commands;
 use crate::stories::{SOON, await_none, await_ready, carries_finalizer, living, name, seen};
 use crate::world::{self, World};
 
 /// The program itself.
-const LOCKSTEP: &str = env!("CARGO_BIN_EXE_lockstep");
+pub(crate) const LOCKSTEP: &str = env!("CARGO_BIN_EXE_lockstep");
 
 pub(crate) fn status_tells_a_life(world: &World) {
     let registry = world.registry();
@@ -139,73 +138,8 @@ pub(crate) fn released(world: &World) {
     registry.behave("freed", &json!({}));
 }
 
-pub(crate) fn doctor(world: &World) {
-    world.cluster.apply(&[world::deployment("sound", 1)]);
-    let pods = await_ready(world, "sound", 1);
-    let (code, found) = data(world, &["doctor", "--namespace", "sound"]);
-    assert_eq!((code, &found), (0, &json!({ "notes": [], "findings": [] })), "all is well");
-    every_command_of_the_page(world, "sound", name(&pods[0]));
-
-    let mut ailing = world::deployment("ailing", 2);
-    ailing["spec"]["progressDeadlineSeconds"] = json!(60);
-    ailing["spec"]["strategy"] = json!({ "type": "Recreate" });
-    let container = &mut ailing["spec"]["template"]["spec"]["containers"][0];
-    container["readinessProbe"] = json!({ "exec": { "command": ["/bin/sh", "-c", "exit 0"] } });
-    container["lifecycle"] = json!({ "preStop": { "sleep": { "seconds": 1 } } });
-    container["ports"][0]["name"] = json!("other");
-    world.cluster.apply(&[ailing]);
-    let mut ungated = world::pod("ailing", "ungated", json!({ "lockstep.dev/inject": "disabled" }));
-    ungated["spec"]["containers"][0]["lifecycle"] = json!(null);
-    world.cluster.apply(&[ungated]);
-    world.cluster.kubectl(&["label", "pod", "ungated", "--namespace", "ailing", "lockstep.dev/inject-"]);
-
-    const STRAY: &str = "10.9.9.9:8080";
-    world.registry().plant("ailing", STRAY, "nobody");
-    let deployment = "Deployment ailing/web";
-    let expected = [
-        ("PodStuck", "Pod ailing/web-", "PortNotFound"),
-        ("NoGate", "Pod ailing/ungated", "1 pod"),
-        ("Admission", deployment, "OwnPreStopShort"),
-        ("ProbeTrivial", deployment, "exit 0"),
-        ("ProgressDeadlineShort", deployment, "60"),
-        ("GoesDark", deployment, "Recreate"),
-    ];
-    eventually("the doctor names every broken link", SOON, || {
-        let (code, found) = data(world, &["doctor", "--namespace", "ailing"]);
-        if code == 1 && expected.iter().all(|link| names(&found, *link)) { Ok(()) } else { Err(found.to_string()) }
-    });
-    let (_, found) = data(world, &["doctor"]);
-    assert!(names(&found, ("Orphan", &format!("local/ailing {STRAY}"), "nobody")), "{found}");
-    let (_, found) = data(world, &["doctor", "--without-registries"]);
-    assert!(!found.to_string().contains(STRAY), "{found}");
-    world.registry().pluck("ailing", STRAY, "nobody");
-    world.cluster.kubectl(&["delete", "deployment/web", "pod/ungated", "--namespace", "ailing", "--wait=false"]);
-    await_none(world, "ailing");
-}
-
-/// Whether the doctor names a broken link, by its code and what it is about and was seen.
-pub(crate) fn names(found: &Value, (code, about, evidence): (&str, &str, &str)) -> bool {
-    found["findings"].as_array().into_iter().flatten().any(|one| {
-        let says = |field: &str, text: &str| one[field].as_str().is_some_and(|said| said.contains(text));
-        one["code"] == *code && says("about", about) && says("evidence", evidence)
-    })
-}
-
-/// Runs what the page of commands says, as it stands there.
-fn every_command_of_the_page(world: &World, namespace: &str, pod: &str) {
-    plugin(world);
-    let folder = world.cluster.path("plugins");
-    let folder = folder.to_str().expect("mktemp prints text");
-    let commands = commands("docs/commands.md");
-    assert!(commands.len() > 5, "{commands:?}");
-    for command in commands {
-        world.cluster.shell(&command, &[("NAMESPACE", namespace), ("POD", pod), ("FOLDER", folder)]);
-    }
-    assert!(std::path::Path::new(folder).join("man1/lockstep-status.1").exists());
-}
-
 /// Puts the program where kubectl finds it as a plugin.
-fn plugin(world: &World) {
+pub(crate) fn plugin(world: &World) {
     let folder = world.cluster.path("plugins");
     std::fs::create_dir_all(&folder).expect("the folder is ours");
     for name in ["kubectl-lockstep", "lockstep"] {

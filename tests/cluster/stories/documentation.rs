@@ -16,13 +16,12 @@ use crate::world::{self, World};
 const NAMESPACE: &str = "documented";
 const WATCHED: &str = "watched";
 /// Metrics that a cluster shows only once something of theirs has happened.
-const SILENT: [&str; 6] = [
+const SILENT: [&str; 5] = [
     "lockstep_admission_refusals_total",
     "lockstep_drain_delay_seconds",
     "lockstep_findings_total",
     "lockstep_registry_down",
     "lockstep_registry_instances_out",
-    "lockstep_trace_spans_total",
 ];
 
 pub(crate) fn commands(world: &World) {

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::cluster::eventually;
 use crate::programs::printed;
-use crate::stories::{SOON, await_active, await_clean, await_rolled, await_told, delete_workload, name, roll, uid};
+use crate::stories::{
+    SOON, await_active, await_clean, await_rolled, await_told, carries_finalizer, delete_workload, name, roll, seen, uid,
+};
 use crate::world::{self, NAMESPACE, World};
 
 /// Namespace of the second installation.
@@ -81,42 +83,53 @@ pub(crate) fn doubled(world: &World) {
     world.cluster.kubectl(&["delete", "namespace", SECOND, "--timeout", "60s"]);
 }
 
-pub(crate) fn from_the_first_chart(world: &World) {
+/// With helm 3, as many still have it.
+pub(crate) fn from_the_first_chart_by_helm_3(world: &World) {
+    let helm3 = printed("tests/cluster/build", "helm3").join("helm3");
+    from_the_first_chart(world, helm3.to_str().expect("paths are text"));
+}
+
+/// With helm 4, which applies by the server and so must agree with whatever else owns a field.
+pub(crate) fn from_the_first_chart_by_helm_4(world: &World) {
+    from_the_first_chart(world, "helm");
+}
+
+fn from_the_first_chart(world: &World, program: &str) {
     let first = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/first-chart.tgz");
+    let helm = |arguments: &[&str], values: &str| {
+        world.cluster.run(program, &[arguments, &["--namespace", NAMESPACE, "--timeout", "2m", "--wait"]].concat(), values);
+    };
     // Where this story is told by itself, Lockstep is still there.
-    helm3(world, &["uninstall", "lockstep", "--ignore-not-found", "--wait"], "");
-    // It knew no environment of the operator's.
+    helm(&["uninstall", "lockstep", "--ignore-not-found"], "");
+    // It knew neither an environment of the operator's nor traces.
     let mut values = world.values();
-    values.as_object_mut().expect("values are a map").remove("env");
-    helm3(world, &["install", "lockstep", first, "--values", "-", "--wait"], &values.to_string());
+    values.as_object_mut().expect("values are a map").retain(|key, _| key != "env" && key != "traces");
+    helm(&["install", "lockstep", first, "--values", "-"], &values.to_string());
     world.cluster.apply(&[world::deployment("first", 2)]);
     let before = await_active(world, "first", 2);
 
-    helm3(world, &["upgrade", "lockstep", world::CHART, "--reset-then-reuse-values", "--wait"], "");
+    helm(&["upgrade", "lockstep", world::CHART, "--reset-then-reuse-values"], "");
     assert!(await_active(world, "first", 2).iter().zip(&before).all(|(now, then)| uid(now) == uid(then)), "an upgrade ends no pod");
-    roll(world, "first", "deployment");
-    await_active(world, "first", 2);
+    roll_prepared(world, "first");
 
-    helm3(world, &["rollback", "lockstep", "1", "--wait"], "");
-    roll(world, "first", "deployment");
-    await_active(world, "first", 2);
+    helm(&["rollback", "lockstep", "1"], "");
+    roll_prepared(world, "first");
 
-    helm3(world, &["upgrade", "lockstep", world::CHART, "--values", "-", "--wait"], &world.values().to_string());
+    helm(&["upgrade", "lockstep", world::CHART, "--values", "-"], &world.values().to_string());
     delete_workload(world, "first", "deployment");
     await_clean(world, "first");
-    helm3(world, &["uninstall", "lockstep", "--wait"], "");
+    helm(&["uninstall", "lockstep"], "");
     let names = world.cluster.kubectl(&["get", "mutatingwebhookconfigurations,clusterroles", "-o", "name"]);
     assert!(!names.contains("lockstep"), "left behind: {names}");
 }
 
-/// Runs helm 3, as many still do; it must go well.
-fn helm3(world: &World, arguments: &[&str], input: &str) {
-    let helm3 = printed("tests/cluster/build", "helm3").join("helm3");
-    world.cluster.run(
-        helm3.to_str().expect("paths are text"),
-        &[arguments, &["--namespace", NAMESPACE, "--timeout", "2m"]].concat(),
-        input,
-    );
+/// Replaces every pod: the old ones go, the new ones were prepared and are registered.
+fn roll_prepared(world: &World, namespace: &str) {
+    roll(world, namespace, "deployment");
+    for pod in await_active(world, namespace, 2) {
+        let gated = pod.spec.as_ref().and_then(|spec| spec.readiness_gates.as_ref()).is_some_and(|gates| !gates.is_empty());
+        assert!(gated && carries_finalizer(&pod), "it was not prepared: {}", seen(&pod));
+    }
 }
 
 fn second(world: &World, verb: &[&str]) -> std::process::Output {

@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use crate::account::GROUPED;
 use crate::cluster::eventually;
-use crate::stories::commands::{data, names};
+use crate::stories::commands::data;
+use crate::stories::doctor::names;
 use crate::stories::{SOON, await_none, await_ready, fewest, roll};
 use crate::world::{self, SLEEP, World};
 
@@ -45,14 +46,19 @@ pub(crate) fn a_rolling_update(world: &World) {
 
     let (code, found) = data(world, &["doctor", "--namespace", GROUPED]);
     assert_eq!((code, &found["findings"]), (0, &json!([])), "check and probe ask the same: {found}");
-    account.check_asks("/deep");
+    account.check_asks("/deep", 300);
     let (code, found) = data(world, &["doctor", "--namespace", GROUPED]);
     assert_eq!(code, 1, "{found}");
     assert!(names(&found, ("CheckElsewhere", "Deployment grouped/web", "asks http on port 8080/deep")), "{found}");
+    assert!(names(&found, ("CheckSlow", "account/", "asks every 300 s")), "{found}");
 
     world.cluster.kubectl(&["delete", "deployment/web", "--namespace", GROUPED]);
     await_none(world, GROUPED);
     assert_eq!(account.left(), 0, "a target outlived its pod");
+
+    account.claimed_by_another();
+    let (_, found) = data(world, &["doctor", "--namespace", GROUPED]);
+    assert!(names(&found, ("ServiceNotOurs", "account/", "elbv2.k8s.aws/cluster")), "{found}");
 }
 
 fn addresses(pods: &[Pod]) -> BTreeSet<IpAddr> {

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::cluster::{always, eventually};
-use crate::stories::commands;
 use crate::stories::{
     SOON, await_active, await_clean, await_none, await_ready, await_rolled, delete_workload, holds, living, name, seen, uid,
 };
+use crate::stories::{commands, doctor};
 use crate::world::{self, NAMESPACE, World};
 
 pub(crate) fn a_registry_goes_down(world: &World) {
@@ -36,7 +36,7 @@ pub(crate) fn a_registry_goes_down(world: &World) {
         if events.iter().any(|(_, note)| note.contains("beside")) { Ok(()) } else { Err(format!("{events:?}")) }
     });
     let (_, found) = commands::data(world, &["doctor", "--namespace", "outage"]);
-    assert!(commands::names(&found, ("RegistryFailing", "beside/outage", "cannot be reached")), "{found}");
+    assert!(doctor::names(&found, ("RegistryFailing", "beside/outage", "cannot be reached")), "{found}");
     always("pods are held at both ends, and those that serve stay Ready", Duration::from_secs(10), || {
         let pods = world.cluster.pods("outage", "app=web");
         let by_uid = |wanted: &str| pods.iter().find(|pod| uid(pod) == wanted);
@@ -107,7 +107,7 @@ pub(crate) fn lockstep_is_down(world: &World) {
     assert!(complaint.contains("strict.lockstep.dev"), "{complaint}");
     for (namespace, evidence) in [("open", "without the readiness gate"), ("closed", "failed calling webhook")] {
         let (_, found) = commands::data(world, &["doctor", "--namespace", namespace]);
-        assert!(commands::names(&found, ("PodsNotPrepared", namespace, evidence)), "{found}");
+        assert!(doctor::names(&found, ("PodsNotPrepared", namespace, evidence)), "{found}");
     }
     let counted = world.cluster.kubectl(&["get", "--raw", "/metrics"]);
     for series in [
@@ -118,6 +118,8 @@ pub(crate) fn lockstep_is_down(world: &World) {
         assert!(counted.contains(&series), "alerts ask for {series}");
     }
 
+    // Whoever opts everything in cannot keep Lockstep itself from coming back.
+    world.cluster.kubectl(&["label", "namespace", NAMESPACE, "lockstep.dev/inject=strict"]);
     scale("2");
     world.cluster.kubectl(&["rollout", "status", "deployment/lockstep", "--namespace", NAMESPACE, "--timeout", "90s"]);
     eventually("a strict namespace takes pods again", SOON, || {
@@ -125,6 +127,7 @@ pub(crate) fn lockstep_is_down(world: &World) {
         if applied.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&applied.stderr).into_owned()) }
     });
     let taken = world.cluster.pod("closed", "taken").expect("it was applied");
+    world.cluster.kubectl(&["label", "namespace", NAMESPACE, "lockstep.dev/inject-"]);
     assert_eq!(taken.metadata.finalizers.as_deref(), Some(&["lockstep.dev/deregistered".to_owned()][..]));
     world.cluster.kubectl(&["delete", "pod", "--namespace", "closed", "taken", "--wait=false"]);
     await_none(world, "closed");

@@ -56,6 +56,8 @@ pub(crate) struct Group {
     pub(crate) delay: u64,
     /// Path of its health check.
     pub(crate) check_path: &'static str,
+    /// Seconds between two of its checks, as it says; time passes otherwise here.
+    pub(crate) check_interval: u32,
     pub(crate) listener: bool,
     /// The most targets.
     pub(crate) room: usize,
@@ -119,6 +121,7 @@ impl Default for Group {
             tags: BTreeMap::new(),
             delay: 300,
             check_path: "/",
+            check_interval: 30,
             listener: true,
             room: 1000,
             subnets: vec![("0.0.0.0".parse().unwrap(), 0), ("::".parse().unwrap(), 0)],

@@ -138,11 +138,12 @@ fn groups(model: &mut Model, query: &Query) -> Result<String, Refusal> {
 fn group_member(arn: &str, group: &Group) -> String {
     let name = arn.split('/').nth(1).unwrap_or_default();
     let by_http = matches!(group.protocol, "HTTP" | "HTTPS");
+    let interval = group.check_interval.to_string();
     let check = [("HealthCheckProtocol", if by_http { "HTTP" } else { "TCP" }), ("HealthCheckPath", group.check_path)];
     let usual = [
         ("HealthCheckEnabled", "true"),
         ("HealthCheckPort", "traffic-port"),
-        ("HealthCheckIntervalSeconds", "30"),
+        ("HealthCheckIntervalSeconds", &interval),
         ("HealthCheckTimeoutSeconds", "5"),
         ("HealthyThresholdCount", "5"),
         ("UnhealthyThresholdCount", "2"),
