@@ -160,6 +160,13 @@ impl Service {
         self.budget.forget(key);
     }
 
+    /// Forgets a target that was nobody's; its book may be a pod's or a debt's by now.
+    pub fn close_orphan(&mut self, key: &Key) {
+        if self.books.get(key).is_some_and(|book| book.owner == Owner::Orphan) {
+            self.close_book(key);
+        }
+    }
+
     /// What is known of a target, but for what other pods say of it. `ended`: when the end of its pod was first seen.
     pub fn facts(&self, key: &Key, ended: Option<Seq>, cluster: &str) -> Facts {
         let traits = self.traits;

@@ -3,7 +3,8 @@
 //! A pod object may vanish while nobody looks; what it leaves in a registry with stamps says itself that it is ours.
 //!
 //! Invariant: only a target with our cluster's stamp (of a pod, or of nobody known), or any of a service that is ours alone, is swept; never
-//! one of a pod that exists, of a debt, or of a service that is only observed; and never before it was seen in [`AUDITS`] audits.
+//! one that a pod claims, one of a pod that has the address, of a debt, or of a service that is only observed; and never before it was
+//! seen in [`AUDITS`] audits.
 //! Absent on purpose: targets of pods (`registration`) and debts (`debts`).
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use super::clock::Clock;
 use super::cluster::Cluster;
 use super::service::{Entry, Key, Owner};
 use crate::config::Configuration;
+use crate::registry::TargetKeys;
 use crate::target::{PodUid, ServiceId};
 
 /// A target is swept once that many audits have seen it without an owner.
@@ -43,7 +45,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let stamps = service.traits.is_some_and(|traits| traits.stamps);
         let gone: Vec<Key> = service.orphans.keys().filter(|key| !orphans.contains_key(*key)).cloned().collect();
         for key in gone {
-            service.close_book(&key);
+            service.close_orphan(&key);
         }
         for (key, _) in orphans.iter().filter(|(_, seen)| **seen >= AUDITS) {
             let leave = stamps || !exclusive || service.budget.ask(key, current.registration.panic_threshold);
@@ -64,16 +66,16 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let mut orphans = BTreeMap::new();
         let Some(term) = &self.term else { return orphans };
         let Some(service) = term.services.get(id) else { return orphans };
-        let stamps = service.traits.is_some_and(|traits| traits.stamps);
+        let Some(traits) = service.traits else { return orphans };
         let Some((_, listed)) = service.last_listing() else { return orphans };
         for one in listed {
             let uid = match &one.stamp {
                 Some(stamp) if stamp.cluster == current.cluster => stamp.uid.clone(),
-                None if exclusive && !stamps => PodUid::new(""),
+                None if exclusive && !traits.stamps => PodUid::new(""),
                 Some(_) | None => continue,
             };
             let key = Key { address: one.address, uid };
-            if !(self.is_claimed(id, &key) || self.has_pod(id, &key) || term.debts.owes(id, &key)) {
+            if !(self.is_claimed(id, &key) || self.has_pod(id, traits.keys, &key) || term.debts.owes(id, &key)) {
                 let seen = service.orphans.get(&key).copied().unwrap_or(0);
                 orphans.insert(key, seen.saturating_add(u8::from(audited)));
             }
@@ -81,10 +83,11 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         orphans
     }
 
-    /// Whether the target's pod exists and may still have use for it: a change of it could hit the pod's own target.
-    fn has_pod(&self, id: &ServiceId, key: &Key) -> bool {
+    /// Whether the target's pod exists and may still have use for it, or a change of it could hit the pod's own target.
+    fn has_pod(&self, id: &ServiceId, keys: TargetKeys, key: &Key) -> bool {
         let Some(entry) = self.pods.get(&key.uid) else { return false };
-        let slot = entry.claims.iter().any(|claim| claim.service == *id && claim.address.port() == key.address.port());
-        slot || entry.view.released || entry.view.addresses.contains(&key.address.ip())
+        let mut claims = entry.claims.iter().filter(|claim| claim.service == *id);
+        let one_place = keys == TargetKeys::Uid && claims.any(|claim| claim.address.port() == key.address.port());
+        one_place || entry.view.released || entry.view.addresses.contains(&key.address.ip())
     }
 }

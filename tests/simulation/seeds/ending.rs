@@ -55,6 +55,7 @@ pub(crate) fn is_in_order(world: &mut World) -> bool {
     held(world, "");
     serving(world, "");
     left_behind(world, &BTreeSet::new());
+    moved_on(world);
     adopted(world);
     let in_order = world.failures.len() == known && world.debt_count() == 0;
     world.failures.truncate(known);
@@ -68,6 +69,7 @@ pub(crate) fn judge(world: &mut World, tale: &Tale) {
     serving(world, "end: serving");
     let excused = excused(world, tale);
     left_behind(world, &excused);
+    moved_on(world);
     adopted(world);
     writes(world);
 }
@@ -185,6 +187,26 @@ fn left_behind(world: &mut World, excused: &BTreeSet<PodId>) {
     }
     for problem in problems {
         world.fail("end: left behind", "no target of a pod that is gone", problem);
+    }
+}
+
+/// No target of a live pod is left at an address that the pod has lost, where the registry says whose it is.
+fn moved_on(world: &mut World) {
+    let mut problems = Vec::new();
+    for (name, registry) in world.registries.iter().filter(|(_, registry)| registry.behaviour.marks) {
+        for (service, state) in &registry.services {
+            let id = ServiceId::new(name.clone(), service.clone());
+            for held in state.targets.values() {
+                let owner = held.owner.as_ref().and_then(|uid| world.pod_of_uid(uid)).map(|owner| &world.pods[owner]);
+                let lost = |pod: &&Pod| pod.is_live() && pod.released.is_none() && !pod.ips.contains(&held.address.ip());
+                if let Some(pod) = owner.filter(lost) {
+                    problems.push(format!("{} of {} in {id}, {}", held.address, pod.handle, held.state.as_str()));
+                }
+            }
+        }
+    }
+    for problem in problems {
+        world.fail("end: moved", "no target of a pod at an address that it has lost", problem);
     }
 }
 

@@ -96,6 +96,7 @@ pub(crate) fn tale(seed: u64) -> Tale {
         conditions: Conditions { seeded: true, ..Conditions::default() },
     };
     author.set_up();
+    author.tell_exactly(seed);
     cast::tell(&mut author);
     let kinds = faults::tell(&mut author);
     author.finish(seed, kinds)
@@ -234,6 +235,14 @@ impl Author {
             spec.latency = Some(Span(Duration::from_millis(self.random.below(1500))));
         }
         spec
+    }
+
+    /// Most registries that tell targets by their pods tell the pod's addresses apart, too. Drawn apart, so that all else stays as it was.
+    fn tell_exactly(&mut self, seed: u64) {
+        let mut random = Random(seed ^ 0xe8ac_7e8a_c7e8_ac7e);
+        for spec in self.registries.values_mut().filter(|spec| spec.keys.is_none()) {
+            spec.keys = (!random.chance(3)).then_some(Keys::Exact);
+        }
     }
 
     fn finish(mut self, seed: u64, kinds: Vec<faults::Kind>) -> Tale {

@@ -51,6 +51,7 @@ pub(crate) struct Service {
 /// What tells two targets apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum TargetKey {
+    Exact(PodUid, SocketAddr),
     Uid(PodUid, u16),
     Address(SocketAddr),
 }

@@ -68,6 +68,7 @@ pub(crate) enum Drains {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Keys {
+    Exact,
     Uid,
     Address,
 }

@@ -22,7 +22,11 @@ pub(super) fn behaviour(mut behaviour: Behaviour, spec: &RegistrySpec) -> Behavi
         };
     }
     if let Some(keys) = spec.keys {
-        behaviour.keys = if keys == Keys::Uid { TargetKeys::Uid } else { TargetKeys::Address };
+        behaviour.keys = match keys {
+            Keys::Exact => TargetKeys::Exact,
+            Keys::Uid => TargetKeys::Uid,
+            Keys::Address => TargetKeys::Address,
+        };
     }
     behaviour.marks = spec.marks.unwrap_or(behaviour.marks);
     if let Some(word) = spec.gone_when {

@@ -106,6 +106,7 @@ impl Behaviour {
     /// What tells a pod's target at that address from others.
     pub(crate) fn key(&self, address: SocketAddr, owner: Option<&PodUid>) -> TargetKey {
         match (self.keys, owner) {
+            (TargetKeys::Exact, Some(uid)) => TargetKey::Exact(uid.clone(), address),
             (TargetKeys::Uid, Some(uid)) => TargetKey::Uid(uid.clone(), address.port()),
             _ => TargetKey::Address(address),
         }
