@@ -1,6 +1,6 @@
 //! Several HAProxy processes of one registry: all must acknowledge, some are away, come back, are started anew or leave the name.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -225,6 +225,59 @@ async fn one_behind_a_front_that_closes_is_counted_out() {
     let (_pod, address) = endpoint();
     tell(&driver, Operation::Register, address).await.unwrap();
     until(&driver, address, Some(TargetState::Active)).await;
+}
+
+/// One that takes longer than one that is away is waited for comes back all the same, counted out or not.
+#[rstest]
+#[case::counts(Duration::from_secs(3600))]
+#[case::counted_out(Duration::from_millis(500))]
+#[tokio::test]
+async fn a_slow_one_comes_back(#[case] instance_timeout: Duration) {
+    let (first, second) = (Haproxy::start(ROUND), Haproxy::start(ROUND));
+    // To greet and to read takes it twice as long at least.
+    let (slow, out) = (slowly(&second, Duration::from_millis(700)), Gauge::default());
+    let driver = open(vec![first.address(), slow.to_string()], &[("web", DYNAMIC)], instance_timeout).showing(out.clone());
+    assert_eq!(until_listed(&driver).await, Listing::default());
+    second.hide();
+    let begun = Instant::now();
+    while driver.list("web", None).await.is_err() == (instance_timeout < PATIENCE) {
+        assert!(begun.elapsed() < PATIENCE, "it is not away");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    second.show();
+    let begun = Instant::now();
+    while driver.list("web", None).await.is_err() || out.get() > 0 {
+        assert!(begun.elapsed() < 3 * PATIENCE, "it never comes back");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// An address behind which `process` answers, each time after a pause.
+fn slowly(process: &Haproxy, pause: Duration) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let socket = process.address().trim_start_matches("unix:").to_owned();
+    std::thread::spawn(move || {
+        for from in listener.incoming() {
+            let (mut from, Ok(mut to)) = (from.unwrap(), UnixStream::connect(&socket)) else { continue };
+            let (mut back, mut answers) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let mut answer = [0; 65536];
+                while let Ok(count @ 1..) = answers.read(&mut answer) {
+                    std::thread::sleep(pause);
+                    if back.write_all(&answer[..count]).is_err() {
+                        return;
+                    }
+                }
+                let _ = back.shutdown(Shutdown::Both);
+            });
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    address
 }
 
 /// The first answer to a read of all.

@@ -37,6 +37,10 @@ const PROBE: Duration = Duration::from_secs(5);
 const PROBE_PATIENCE: Duration = Duration::from_millis(500);
 /// Nor does one longer than this that was away a moment ago and counts still.
 const AWAY_PATIENCE: Duration = Duration::from_secs(1);
+/// It may only be slow: this often one that is away is waited for as long as any other, by one call.
+const AWAY_PATIENTLY: Duration = Duration::from_secs(10);
+/// The same for one that was counted out, which may be gone for good.
+const PROBE_PATIENTLY: Duration = Duration::from_secs(30);
 /// Part of a call's time in which each of several processes must have answered; the rest is for what the others can be told.
 const READING: f64 = 0.7;
 
@@ -82,6 +86,14 @@ pub(super) struct Reached {
     strange: bool,
 }
 
+/// What came of trying to reach one.
+struct Tried {
+    place: Place,
+    /// It was waited for less long than the others.
+    hurried: bool,
+    came: Result<Reached, CallError>,
+}
+
 /// One of the configuration's addresses.
 #[derive(Clone, Debug)]
 enum Address {
@@ -94,6 +106,8 @@ enum Address {
 struct Health {
     away_since: Option<Instant>,
     probed: Option<Instant>,
+    /// When it was last waited for in vain as long as any other.
+    waited: Option<Instant>,
     out: bool,
     /// It was like the others once, or was counted out: it is no stranger any more.
     met: bool,
@@ -123,10 +137,13 @@ impl Instances {
         let places = self.places().await?;
         self.known.lock().unwrap_or_else(PoisonError::into_inner).retain(|place, _| places.contains(place));
         let several = places.len() > 1;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let whole = if several { left.mul_f64(READING) } else { left };
         let tried = places.into_iter().filter(|place| self.is_due(place)).map(|place| async move {
-            let patience = if several { self.patience(&place, deadline) } else { deadline };
-            let reached = self.read(&place, service, cluster, patience).await;
-            (place, reached)
+            let hurried = if several { self.hurry(&place) } else { None };
+            let patience = hurried.map_or(whole, |hurried| hurried.min(whole));
+            let came = self.read(&place, service, cluster, Instant::now() + patience).await;
+            Tried { place, hurried: hurried.is_some(), came }
         });
         let mut gathered = self.count(join_all(tried).await, service)?;
         gathered.reached.iter_mut().for_each(|one| one.session.deadline = deadline);
@@ -177,12 +194,12 @@ impl Instances {
     }
 
     /// Decides which count, from what came of trying them.
-    fn count(&self, tried: Vec<(Place, Result<Reached, CallError>)>, service: &Arc<str>) -> Result<Gathered, CallError> {
+    fn count(&self, tried: Vec<Tried>, service: &Arc<str>) -> Result<Gathered, CallError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let some_reached = tried.iter().any(|(_, reached)| reached.is_ok());
-        let missing_everywhere = tried.iter().all(|(_, reached)| matches!(reached, Err(CallError::ServiceMissing(_))));
+        let some_reached = tried.iter().any(|one| one.came.is_ok());
+        let missing_everywhere = tried.iter().all(|one| matches!(one.came, Err(CallError::ServiceMissing(_))));
         let (mut reached, mut failed, mut lacking) = (Vec::new(), None, None);
-        for (place, came) in tried {
+        for Tried { place, hurried, came } in tried {
             let health = known.entry(place.clone()).or_default();
             match came {
                 Ok(mut one) => {
@@ -193,7 +210,7 @@ impl Instances {
                     reached.push(one);
                 }
                 Err(error) => {
-                    let away = health.away();
+                    let away = health.away(hurried);
                     let unreachable = matches!(error, CallError::Unavailable(_) | CallError::Timeout);
                     if unreachable && some_reached && (health.out || away >= self.timeout) {
                         if !health.out {
@@ -234,16 +251,10 @@ impl Instances {
         }
     }
 
-    /// How long a process is waited for where there are others.
-    fn patience(&self, place: &Place, deadline: Instant) -> Instant {
-        let now = Instant::now();
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let patience = match known.get(place) {
-            Some(health) if health.out => PROBE_PATIENCE,
-            Some(health) if health.away_since.is_some() => AWAY_PATIENCE,
-            _ => deadline.saturating_duration_since(now).mul_f64(READING),
-        };
-        deadline.min(now + patience)
+    /// How long a process is waited for, where it is less than the others.
+    fn hurry(&self, place: &Place) -> Option<Duration> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get_mut(place).and_then(|health| health.hurry(Instant::now()))
     }
 
     /// Whether it is to be tried now: those that are out are tried now and then, or always where no other is left.
@@ -284,14 +295,28 @@ impl Health {
         }
         reached.fresh = !self.alike.contains(service);
         reached.strange = !self.met;
-        (self.out, self.away_since, self.probed) = (false, None, None);
+        (self.out, self.away_since, self.probed, self.waited) = (false, None, None, None);
     }
 
-    /// Its process was not reached; for how long now.
-    fn away(&mut self) -> Duration {
+    /// Its process was not reached; for how long now. One that was waited for in a hurry only while another call reached it was not away.
+    fn away(&mut self, hurried: bool) -> Duration {
         let now = Instant::now();
+        if hurried && self.away_since.is_none() {
+            return Duration::ZERO;
+        }
         self.probed = Some(now);
         now.duration_since(*self.away_since.get_or_insert(now))
+    }
+
+    /// How long it is waited for now, where it is less than for one that is not away.
+    fn hurry(&mut self, now: Instant) -> Option<Duration> {
+        let since = self.away_since?;
+        let (hurried, patiently) = if self.out { (PROBE_PATIENCE, PROBE_PATIENTLY) } else { (AWAY_PATIENCE, AWAY_PATIENTLY) };
+        if now.saturating_duration_since(self.waited.unwrap_or(since)) < patiently {
+            return Some(hurried);
+        }
+        self.waited = Some(now);
+        None
     }
 }
 
@@ -370,6 +395,31 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    /// One that is away holds each call up for a moment, and now and then one for as long as an answer may take.
+    #[rstest]
+    #[case::counts(false, AWAY_PATIENCE, AWAY_PATIENTLY)]
+    #[case::out(true, PROBE_PATIENCE, PROBE_PATIENTLY)]
+    #[tokio::test(start_paused = true)]
+    async fn one_that_is_away_may_be_slow(#[case] out: bool, #[case] hurried: Duration, #[case] patiently: Duration) {
+        let mut health = Health { out, ..Health::default() };
+        assert_eq!(health.hurry(Instant::now()), None, "it was not away yet");
+        health.away(false);
+        for _ in 0..2 {
+            assert_eq!(health.hurry(Instant::now()), Some(hurried));
+            tokio::time::advance(patiently).await;
+            assert_eq!(health.hurry(Instant::now()), None);
+            health.away(false);
+        }
+    }
+
+    /// Another call was patient, and reached it.
+    #[tokio::test(start_paused = true)]
+    async fn a_call_in_a_hurry_makes_nobody_away_who_was_reached_meanwhile() {
+        let mut health = Health::default();
+        health.away(true);
+        assert_eq!((health.away_since, health.probed), (None, None));
+    }
 
     #[rstest]
     #[case::all_have_run(&[9000, 8000], &[false, false])]
