@@ -39,6 +39,10 @@ pub trait Registry: Send + Sync + 'static {
     /// Takes what bindings say of its services, from now on; a call that has begun ends with what it began with.
     fn bind(&self, _services: Services) {}
 
+    /// Forgets what it believes because of what it was told and has seen: a term of leadership begins or is over, and between two of them
+    /// others lead.
+    fn forget(&self) {}
+
     /// What this registry can do, as long as its bindings say the same.
     fn capabilities(&self) -> Capabilities;
 

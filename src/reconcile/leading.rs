@@ -73,6 +73,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         tracing::info!("this replica reconciles from now on");
         self.metrics.reconcile.leader.set(1);
         self.resign_pods();
+        self.settings.forget();
         self.term = Some(Term {
             number: self.terms,
             listed: false,
@@ -106,6 +107,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.hide_gauges();
         self.term = None;
         self.resign_pods();
+        self.settings.forget();
         self.agenda.clear();
         self.armed.clear();
         self.touched.clear();

@@ -93,6 +93,11 @@ impl<R: Registry> Settings<R> {
         self.registries.iter()
     }
 
+    /// What was believed of the registries is true no more.
+    pub fn forget(&self) {
+        self.registries.values().filter_map(|client| client.opened.as_ref().ok()).for_each(|registry| registry.forget());
+    }
+
     /// What the registry of a service can do; `None` where there is no client.
     pub fn traits(&self, service: &ServiceId) -> Option<Traits> {
         let capabilities = self.client(&service.registry)?.opened.as_ref().ok()?.capabilities_of(&service.service);
@@ -160,6 +165,7 @@ impl<R: Registry> Client<R> {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use super::*;
@@ -175,7 +181,7 @@ mod tests {
     struct Noting;
 
     #[derive(Default)]
-    struct Noted(Mutex<Vec<Services>>);
+    struct Noted(Mutex<Vec<Services>>, AtomicUsize);
 
     impl Drivers for Noting {
         type Registry = Noted;
@@ -188,6 +194,10 @@ mod tests {
     impl Registry for Noted {
         fn bind(&self, services: Services) {
             self.0.lock().unwrap().push(services);
+        }
+
+        fn forget(&self) {
+            self.1.fetch_add(1, Ordering::SeqCst);
         }
 
         fn capabilities(&self) -> Capabilities {
@@ -235,6 +245,14 @@ mod tests {
 
     fn registry(settings: &Settings<Noted>) -> Arc<Noted> {
         Arc::clone(settings.client("edge").unwrap().opened.as_ref().unwrap())
+    }
+
+    #[test]
+    fn what_was_believed_is_forgotten_in_every_client() {
+        let mut settings = Settings::default();
+        assert!(settings.take(Some(&text("", "here", "")), &Noting));
+        settings.forget();
+        assert_eq!(registry(&settings).1.load(Ordering::SeqCst), 1);
     }
 
     #[test]

@@ -58,10 +58,13 @@ impl Opener {
 
     fn driver(&self, config: &RegistryConfig, cluster: &Arc<str>) -> Result<Driver, OpenError> {
         let (name, credentials) = (&config.name, self.credentials.as_path());
+        let label = RegistryLabel { registry: name.clone() };
+        // Another gauge than that of the driver before, which may still be asked for a moment.
+        self.instances_out.remove(&label);
         Ok(match &config.driver {
             DriverConfig::Http(config) => Driver::Http(Http::new(config, name, credentials)?),
             DriverConfig::Haproxy(config) => {
-                let out = self.instances_out.get_or_create(&RegistryLabel { registry: name.clone() }).clone();
+                let out = self.instances_out.get_or_create(&label).clone();
                 Driver::Haproxy(Haproxy::new(config, name, cluster, credentials)?.showing(out))
             }
             DriverConfig::Consul(config) => Driver::Consul(Consul::new(config, name, credentials)?),
@@ -93,6 +96,15 @@ impl Registry for Driver {
             Self::Consul(driver) => driver.bind(services),
             Self::Haproxy(driver) => driver.bind(services),
             Self::Http(driver) => driver.bind(services),
+        }
+    }
+
+    fn forget(&self) {
+        match self {
+            Self::Aws(driver) => driver.forget(),
+            Self::Consul(driver) => driver.forget(),
+            Self::Haproxy(driver) => driver.forget(),
+            Self::Http(driver) => driver.forget(),
         }
     }
 
@@ -181,11 +193,29 @@ impl Registry for Driver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::AwsConfig;
+    use crate::config::{AwsConfig, HaproxyConfig};
 
     fn aws(region: &str) -> RegistryConfig {
         let config = AwsConfig { region: region.into(), endpoint: None, assume_role: None };
         RegistryConfig { name: "edge".into(), driver: DriverConfig::Aws(config) }
+    }
+
+    /// The driver before may be in the middle of a call, and is dropped after the new one has begun.
+    #[test]
+    fn a_driver_that_is_replaced_shows_nothing_any_more() {
+        let opener = Opener::new(PathBuf::new(), Gauges::default());
+        let label = RegistryLabel { registry: "edge".into() };
+        let open = |port| {
+            let config =
+                HaproxyConfig { addresses: vec![format!("lb:{port}")], instance_timeout: HaproxyConfig::INSTANCE_TIMEOUT, tls_ca: None };
+            opener.open(&RegistryConfig { name: "edge".into(), driver: DriverConfig::Haproxy(config) }, &"here".into()).unwrap()
+        };
+        let (first, before) = (open(1), opener.instances_out.get_or_create(&label).clone());
+        let _second = open(2);
+        opener.instances_out.get_or_create(&label).set(1);
+        before.set(7);
+        drop(first);
+        assert_eq!(opener.instances_out.get_or_create(&label).get(), 1);
     }
 
     #[test]

@@ -312,6 +312,12 @@ impl Registry for Haproxy {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner).retain(used);
     }
 
+    fn forget(&self) {
+        self.instances.forget();
+        self.slots.forget();
+        self.leaving.forget();
+    }
+
     fn capabilities(&self) -> Capabilities {
         let slots = self.backends.load().values().any(|backend| backend.servers == Servers::Template);
         Self::capabilities_with(slots)

@@ -46,6 +46,24 @@ async fn slots_without_a_host_name_lose_their_address() {
     assert_eq!(listing.targets[0].address, SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())));
 }
 
+/// Between two terms of one replica another one leads: what it gave back then may be in use again.
+#[tokio::test]
+async fn a_slot_that_another_leader_has_taken_since_is_left_alone() {
+    let process = Haproxy::start(SLOTS);
+    let (driver, other) = (one(&process, TEMPLATE), one(&process, TEMPLATE));
+    let (_pod, address) = endpoint();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    tell(&driver, Operation::Deregister, address).await.unwrap();
+    until(&driver, address, None).await;
+    other.apply("web", &[Change { weight: 200, ..change(Operation::Register, address) }]).await.unwrap().remove(0).unwrap();
+    until(&other, address, Some(TargetState::Active)).await;
+    driver.forget();
+    for _ in 0..3 {
+        assert_eq!(state(&driver.list("web", None).await.unwrap(), address), Some(TargetState::Active));
+    }
+}
+
 /// What is given back after the state file was written is in use again after the reload; nobody claims it, so the driver must know.
 #[tokio::test]
 async fn a_slot_that_a_reload_brings_back_is_given_back_again() {

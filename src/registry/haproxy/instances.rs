@@ -169,6 +169,12 @@ impl Instances {
         }
     }
 
+    /// Knows no process any more, as a driver that has just begun.
+    pub(super) fn forget(&self) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.out.set(0);
+    }
+
     /// Says that whoever is not among these misses what they are told now.
     pub(super) fn miss(&self, reached: &[Reached], service: &str) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -270,13 +276,6 @@ impl Instances {
         places.sort();
         places.dedup();
         Ok(places)
-    }
-}
-
-impl Drop for Instances {
-    fn drop(&mut self) {
-        // Of a registry that is no more, nothing is out.
-        self.out.set(0);
     }
 }
 

@@ -42,6 +42,11 @@ impl Leaving {
         ends.get(&(service.clone(), key)).is_some_and(|end| *end <= Instant::now())
     }
 
+    /// Forgets everything.
+    pub(super) fn forget(&self) {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Forgets servers that are leaving no more: `leaving` says which are.
     pub(super) fn keep(&self, service: &Arc<str>, leaving: impl Fn(&Key) -> bool) {
         let now = Instant::now();
@@ -84,6 +89,9 @@ mod tests {
         // It came into use again, and is taken out anew.
         leaving.keep(&web, |_| false);
         assert!(!leaving.is_over(&web, key(1), drain));
+        tokio::time::advance(drain).await;
+        leaving.forget();
+        assert!(!leaving.is_over(&web, key(1), drain), "another leader may have done the same meanwhile");
     }
 
     #[tokio::test(start_paused = true)]

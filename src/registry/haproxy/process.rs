@@ -1,10 +1,10 @@
 //! Which process answers at a place: one life of HAProxy told from the next, and several that answer by turns.
 //!
 //! A process that was started later than the one before has replaced it: a reload or a restart, after which it may lack something. One that
-//! was started earlier, or that had answered before the one before, has not: both live behind one address, as a TCP balancer or a shared port
-//! makes it. What one of them acknowledges the other does not have, so such a place must not pass for a process.
+//! was started earlier has not: both live behind one address, as a TCP balancer or a shared port makes it. What one of them acknowledges the
+//! other does not have, so such a place must not pass for a process.
 //!
-//! Invariant: a reload makes no place shared: its old process may be met once more after the new one, but not again and again.
+//! Invariant: reloads make no place shared, however many: an old process may be met once more after the new one, but not again and again.
 //! Absent on purpose: what follows from it (`instances`).
 
 use std::time::Duration;
@@ -14,12 +14,12 @@ use tokio::time::Instant;
 use super::instances::unlike;
 use crate::registry::CallError;
 
-/// So many returns make a place shared: in a reload the old process may be met once more after the new one, which is two.
-const TURNS: u32 = 3;
+/// So many returns of one process make a place shared: in a reload the old one may be met once more after the new one.
+const TURNS: u32 = 2;
 /// A place where one process alone has answered for so long is shared no more; while something waits, it is read many times in that.
 const CALM: Duration = Duration::from_secs(60);
-/// Former processes that are remembered; a balancer of more is known by those that were started earlier.
-const FORMER: usize = 8;
+/// Processes that are remembered; a balancer of more is known by those that were started earlier.
+const MET: usize = 9;
 
 /// One life of a process: in a container each new one may have the id of the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,9 +34,10 @@ pub(super) struct Process {
 /// Who has answered at one place.
 #[derive(Debug, Default)]
 pub(super) struct Answering {
-    now: Option<(Process, Instant)>,
-    former: Vec<Process>,
-    returns: u32,
+    /// Each with how often it has come back in the place of one that was started later; the first is the one that answers.
+    met: Vec<(Process, u32)>,
+    /// When the session was begun in which that was seen.
+    known: Option<Instant>,
     returned: Option<Instant>,
 }
 
@@ -69,41 +70,45 @@ impl Process {
 impl Answering {
     /// Takes note of who answered in a session that was begun at that time.
     pub(super) fn meet(&mut self, process: &Process, at: Instant) -> Met {
-        let Some((before, known)) = self.now.replace((process.clone(), at)) else { return Met::Another };
-        if before == *process {
-            self.now = Some((before, at.max(known)));
+        if self.is(process) {
+            self.known = self.known.max(Some(at));
             return Met::Same;
         }
-        if at < known {
+        if self.known.is_some_and(|known| at < known) {
             // A late answer: its process may have been replaced since.
-            self.now = Some((before, known));
             return Met::Another;
         }
-        let rival = self.former.contains(process) || process.started < before.started;
-        self.former.retain(|one| *one != before);
-        self.former.truncate(FORMER - 1);
-        self.former.insert(0, before);
-        if !rival {
+        self.known = Some(at);
+        let before = self.met.iter().position(|(one, _)| one == process).map(|place| self.met.remove(place));
+        let returns = before.as_ref().map_or(0, |(_, returns)| *returns);
+        let older =
+            self.met.first().is_some_and(|(now, _)| process.started < now.started || (before.is_some() && process.started == now.started));
+        self.met.truncate(MET - 1);
+        self.met.insert(0, (process.clone(), returns));
+        if !older {
             return Met::Another;
         }
-        self.returns = if self.is_calm(at) { 1 } else { self.returns.saturating_add(1) };
+        if self.is_calm(at) {
+            self.met.iter_mut().for_each(|(_, returns)| *returns = 0);
+        }
+        self.met[0].1 += 1;
         self.returned = Some(at);
         Met::Rival
     }
 
     /// Whether several processes answer by turns.
     pub(super) fn is_shared(&self) -> bool {
-        self.returns >= TURNS && !self.is_calm(Instant::now())
+        self.met.iter().any(|(_, returns)| *returns >= TURNS) && !self.is_calm(Instant::now())
     }
 
-    /// Whether a rival that was met just now says more than the one before.
+    /// Whether it is the rival that was met just now that makes it so.
     pub(super) fn is_news(&self) -> bool {
-        matches!(self.returns, 1 | TURNS)
+        self.met.first().is_some_and(|(_, returns)| *returns == TURNS)
     }
 
     /// Whether it is that one that answers.
     pub(super) fn is(&self, process: &Process) -> bool {
-        self.now.as_ref().is_some_and(|(now, _)| now == process)
+        self.met.first().is_some_and(|(now, _)| now == process)
     }
 
     fn is_calm(&self, at: Instant) -> bool {
@@ -133,13 +138,14 @@ mod tests {
     #[rstest]
     #[case::alone("a a a", "another same same", false)]
     #[case::reloads("a b c d", "another another another another", false)]
-    #[case::old_one_met_once_more("a b a b b", "another another rival rival same", false)]
+    #[case::old_one_met_once_more("a b a b b", "another another rival another same", false)]
     #[case::old_one_met_while_it_is_replaced("a b a c", "another another rival another", false)]
-    #[case::address_that_moves_now_and_then("a b a b 60 a b", "another another rival rival rival rival", false)]
-    #[case::by_turns("b a b a", "another rival rival rival", true)]
-    #[case::by_turns_until_lately("b a b a 59 a", "another rival rival rival same", true)]
-    #[case::by_turns_until_a_minute_ago("b a b a 60 a", "another rival rival rival same", false)]
-    #[case::many("c b d a c", "another rival another rival rival", true)]
+    #[case::reloads_in_a_minute("a b a b c b c d c d", "another another rival another another rival another another rival another", false)]
+    #[case::address_that_moves_now_and_then("a b a b 60 a b", "another another rival another rival another", false)]
+    #[case::by_turns("b a b a", "another rival another rival", true)]
+    #[case::by_turns_until_lately("b a b a 59 a", "another rival another rival same", true)]
+    #[case::by_turns_until_a_minute_ago("b a b a 60 a", "another rival another rival same", false)]
+    #[case::many("c b d a c b", "another rival another rival another rival", true)]
     #[tokio::test(start_paused = true)]
     async fn processes_behind_one_address_are_told_from_a_restart(#[case] who: &str, #[case] expected: &str, #[case] shared: bool) {
         let (mut answering, mut met) = (Answering::default(), Vec::new());
@@ -150,6 +156,18 @@ mod tests {
             }
         }
         assert_eq!((met.join(" "), answering.is_shared()), (expected.to_owned(), shared));
+    }
+
+    /// As those of one Deployment are.
+    #[tokio::test(start_paused = true)]
+    async fn processes_that_were_started_together_are_told_apart() {
+        let (mut answering, one) = (Answering::default(), of("a"));
+        let other = Process { id: 2, ..one.clone() };
+        for process in [&one, &other, &one, &other, &one] {
+            assert!(!answering.is_shared());
+            answering.meet(process, Instant::now());
+        }
+        assert!(answering.is_shared());
     }
 
     /// Two services ask at the same time, and a restart comes in between.

@@ -65,6 +65,11 @@ impl Slots {
         known.retain(|(of, _), memory| matches!(memory, Memory::GivenBack(_)) || !unbound(of));
     }
 
+    /// Forgets everything.
+    pub(super) fn forget(&self) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Whether the slot with that address was given back lately, so that only a reload can have brought it back.
     pub(super) fn was_given_back(&self, service: &Arc<str>, address: SocketAddr) -> bool {
         matches!(self.recall(service, address), Some(Memory::GivenBack(at)) if at.elapsed() < LATELY)
