@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
-use super::{Ack, Binding, Configuration, Drain, Driver, DriverConfig, Mode, Namespaces, OnUnready, show_duration};
+use super::{
+    Ack, AwsConfig, Binding, Configuration, Drain, Driver, DriverConfig, Mode, Namespaces, OnUnready, RegistryConfig, show_duration, text,
+};
 use crate::names::OWN_NAMESPACE;
 
 /// How long a Lease lasts: a new leader may take this long to begin.
@@ -84,12 +86,38 @@ fn registration(configuration: &Configuration, advice: &mut Vec<Advice>) {
 /// Each registry keeps to a pace that fits into the quota of an account, and knows nothing of another's.
 fn quotas(configuration: &Configuration, advice: &mut Vec<Advice>) {
     for (i, registry) in configuration.registries.iter().enumerate() {
-        let DriverConfig::Aws(_) = registry.driver else { continue };
-        if let Some(earlier) = configuration.registries[..i].iter().find(|earlier| earlier.driver == registry.driver) {
-            let reason = format!("asks the same account and region as registry {}; together they exceed its quota of calls", earlier.name);
+        let DriverConfig::Aws(aws) = &registry.driver else { continue };
+        let others = configuration.registries[..i].iter().filter_map(|earlier| match &earlier.driver {
+            DriverConfig::Aws(other) if other.region == aws.region => {
+                Some((earlier, same_account(configuration, (registry, aws), (earlier, other))?))
+            }
+            _ => None,
+        });
+        // One of which it is sure says more than one of which it is not.
+        if let Some((earlier, sure)) = others.max_by_key(|(_, sure)| *sure) {
+            let (asks, exceed) = if sure { ("asks", "exceed") } else { ("may ask", "would exceed") };
+            let reason =
+                format!("{asks} the same account and region as registry {}; together they {exceed} its quota of calls", earlier.name);
             say(advice, format!("registries[{i}].aws"), reason, "one registry for all these bindings");
         }
     }
+}
+
+/// Whether two registries work in one account, `Some(false)`: perhaps.
+fn same_account(configuration: &Configuration, one: (&RegistryConfig, &AwsConfig), other: (&RegistryConfig, &AwsConfig)) -> Option<bool> {
+    match (account(configuration, one), account(configuration, other)) {
+        (Some(one), Some(other)) => (one == other).then_some(true),
+        // Both have the role of the process.
+        _ if one.1.assume_role == other.1.assume_role => Some(true),
+        _ => Some(false),
+    }
+}
+
+/// The account of a registry, as its role or its target groups tell.
+fn account<'c>(configuration: &'c Configuration, (registry, aws): (&'c RegistryConfig, &'c AwsConfig)) -> Option<&'c str> {
+    let bound = || configuration.bindings.iter().find(|binding| binding.service.registry == registry.name);
+    let of_group = || Some(text::target_group(&bound()?.service.service).ok()?.1);
+    aws.assume_role.as_deref().and_then(text::role_account).or_else(of_group)
 }
 
 fn selection(configuration: &Configuration, binding: &Binding, path: &str, advice: &mut Vec<Advice>) {

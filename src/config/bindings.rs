@@ -1,7 +1,7 @@
 //! The `bindings` of a configuration.
 //!
 //! Invariant: a binding's registry exists, and no setting stands on a driver for which it means nothing.
-//! Invariant: bindings that can claim one target agree on what happens to it.
+//! Invariant: bindings that can claim one target agree on what happens to it, and no service is swept by two registries.
 //! Absent on purpose: which pods a binding selects now (`admission`, `registration`).
 
 use std::sync::Arc;
@@ -56,6 +56,7 @@ pub(super) fn read(field: &Field<'_>, registries: &[Named], errors: &mut ConfigE
         all.extend(binding.map(|binding| Placed { binding, path: item.path.clone(), at }));
     }
     agree(&all, errors);
+    keep_apart(&all, registries, errors);
     all.into_iter().map(|placed| placed.binding).collect()
 }
 
@@ -404,6 +405,30 @@ fn agree(all: &[Placed], errors: &mut ConfigErrors) {
                 let reason = format!("can claim the same target as binding {} and differs in {policy}", earlier.binding.name);
                 errors.push(later.at, later.path.clone(), reason, "write the same in both, or selectors that no pod satisfies together");
             }
+        }
+    }
+}
+
+/// Reports bindings that put targets in one service through two registries, each of which takes out what only the other knows of.
+fn keep_apart(all: &[Placed], registries: &[Named], errors: &mut ConfigErrors) {
+    let registry = |binding: &Binding| registries.iter().find(|registry| registry.name == binding.service.registry);
+    let owns = |binding: &Binding| binding.mode == Mode::Own;
+    // Without stamps only what is exclusive is swept.
+    let sweeps = |binding: &Binding| binding.exclusive || registry(binding).is_some_and(|registry| registry.driver != Some(Driver::Aws));
+    for (i, later) in all.iter().enumerate() {
+        let in_the_way = |earlier: &&Placed| {
+            let (later, earlier) = (&later.binding, &earlier.binding);
+            later.service.service == earlier.service.service
+                && later.service.registry != earlier.service.registry
+                && owns(later)
+                && owns(earlier)
+                && (sweeps(later) || sweeps(earlier))
+                && registry(later).zip(registry(earlier)).is_some_and(|(one, other)| one.shares_services_with(other))
+        };
+        if let Some(earlier) = all[..i].iter().find(in_the_way) {
+            let (binding, registry) = (&earlier.binding.name, &earlier.binding.service.registry);
+            let reason = format!("is in the very service of binding {binding}, by way of registry {registry}; each takes out the other's");
+            errors.push(later.at, later.path.clone(), reason, "one registry for both, or another service");
         }
     }
 }

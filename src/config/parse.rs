@@ -355,15 +355,76 @@ mod tests {
         }
     }
 
+    /// Account 1 is that of the target group; `bound`: the first registry has a binding to it.
     #[rstest]
-    #[case::alike("region: eu-west-1", 1)]
-    #[case::another_region("region: us-east-1", 0)]
-    #[case::another_account("region: eu-west-1, assumeRole: 'arn:aws:iam::123456789012:role/edge'", 0)]
-    fn two_registries_of_one_account_are_unwise(#[case] second: &str, #[case] advice: usize) {
-        let text = format!("{HEAD}registries: [{{name: a, aws: {{region: eu-west-1}}}}, {{name: b, aws: {{{second}}}}}]\n");
+    #[case::alike("", "", false, Some("asks the"))]
+    #[case::another_region("", "us-east-1", false, None)]
+    #[case::another_account("role-1-a", "role-2-a", false, None)]
+    #[case::another_role("role-1-a", "role-1-b", false, Some("asks the"))]
+    #[case::perhaps("", "role-1-a", false, Some("may ask the"))]
+    #[case::known_by_its_target_group("", "role-1-a", true, Some("asks the"))]
+    #[case::known_to_be_another("", "role-2-a", true, None)]
+    fn two_registries_of_one_account_are_unwise(
+        #[case] first: &str,
+        #[case] second: &str,
+        #[case] bound: bool,
+        #[case] words: Option<&str>,
+    ) {
+        let aws = |which: &str| match which.split('-').collect::<Vec<_>>()[..] {
+            ["role", account, name] => {
+                let account = if account == "1" { "123456789012" } else { "210987654321" };
+                format!("{{region: eu-west-1, assumeRole: 'arn:aws:iam::{account}:role/{name}'}}")
+            }
+            [""] => "{region: eu-west-1}".to_owned(),
+            _ => format!("{{region: {which}}}"),
+        };
+        let binding = format!("bindings: [{{name: web, namespaces: [shop], registry: a, service: '{GROUP}', port: 80}}]\n");
+        let registries = format!("registries: [{{name: a, aws: {}}}, {{name: b, aws: {}}}]\n", aws(first), aws(second));
+        let text = format!("{HEAD}{registries}{}", if bound { &binding } else { "" });
         let advised = crate::config::advise(&parse(&text).unwrap());
-        assert_eq!(advised.iter().filter(|one| one.path == "registries[1].aws" && one.reason.contains("registry a")).count(), advice);
-        assert_eq!(advised.len(), advice, "{advised:?}");
+        assert_eq!(advised.len(), usize::from(words.is_some()), "{advised:?}");
+        if let (Some(words), [advice]) = (words, &advised[..]) {
+            assert!(advice.path == "registries[1].aws" && advice.reason.contains("registry a"), "{advice:?}");
+            assert!(advice.reason.starts_with(words), "{advice:?}");
+        }
+    }
+
+    /// Each registry takes out what stands in its services and what no pod of its own claims.
+    #[rstest]
+    #[case::one_process("haproxy: {addresses: ['a:1', 'b:1']}", "haproxy: {addresses: ['b:1']}", "web", "", true)]
+    #[case::slots("haproxy: {addresses: ['a:1']}", "haproxy: {addresses: ['a:1']}", "web", "servers: template", true)]
+    #[case::other_processes("haproxy: {addresses: ['a:1']}", "haproxy: {addresses: ['b:1']}", "web", "", false)]
+    #[case::one_observes("haproxy: {addresses: ['a:1']}", "haproxy: {addresses: ['a:1']}", "web", "mode: observe", false)]
+    #[case::consul("consul: {address: 'http://a'}", "consul: {address: 'http://a/'}", "web", "", true)]
+    #[case::http("http: {url: 'http://a'}", "http: {url: 'http://a', token: t}", "web", "", true)]
+    #[case::other_drivers("http: {url: 'http://a'}", "consul: {address: 'http://a'}", "web", "", false)]
+    #[case::aws("aws: {region: eu-west-1}", "aws: {region: eu-west-1, endpoint: 'https://a'}", GROUP, "", false)]
+    #[case::swept("aws: {region: eu-west-1}", "aws: {region: eu-west-1, endpoint: 'https://a'}", GROUP, "exclusive: true", true)]
+    fn two_registries_do_not_sweep_one_service(
+        #[case] first: &str,
+        #[case] second: &str,
+        #[case] service: &str,
+        #[case] more: &str,
+        #[case] broken: bool,
+    ) {
+        let binding = |name, more| {
+            format!(
+                "{{name: {name}, namespaces: [{name}], registry: {name}, service: '{service}', port: 80, drain: {{fixed: 1s}}, {more}}}"
+            )
+        };
+        let text = format!(
+            "{HEAD}registries: [{{name: a, {first}}}, {{name: b, {second}}}]\nbindings:\n  - {}\n  - {}\n",
+            binding("a", if more == "mode: observe" { "" } else { more }),
+            binding("b", more)
+        );
+        match parse(&text) {
+            Ok(_) => assert!(!broken),
+            Err(errors) => {
+                assert!(broken && errors.errors.len() == 1, "{errors}");
+                assert_eq!(errors.errors[0].path, "bindings[1]");
+                assert!(errors.errors[0].reason.contains("by way of registry a"), "{errors}");
+            }
+        }
     }
 
     #[test]
