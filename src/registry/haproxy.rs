@@ -68,7 +68,8 @@ const BATCH: usize = 50;
 const POLL: Duration = Duration::from_secs(1);
 /// How HAProxy refuses a name that a server has already.
 const EXISTS: &str = "Already exists a server with the same name";
-/// Of a backend that no binding of ours owns (any more), as debts may name one: its slots are not looked after.
+/// Of a backend that no binding of ours owns (any more), as debts may name one: its slots are not looked after. What is taken out there is
+/// that of pods which have ended, or at addresses which they have lost, so no drain delay is left to be waited for.
 const UNNAMED: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true, weight: None, drain: Duration::ZERO };
 
 /// One or several HAProxy processes.

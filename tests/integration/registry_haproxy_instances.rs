@@ -417,17 +417,20 @@ async fn a_process_that_comes_behind_a_name_is_made_like_the_others() {
     drop(first);
 }
 
-/// A pod of a StatefulSet that is down has no name: the others go on without it.
+/// A pod of a StatefulSet that is down has no name, and a name may come to mean what is off limits: the others go on without it.
+#[rstest]
+// No resolver is asked for a label of more than 63 letters.
+#[case::unknown("x".repeat(64) + ".invalid:9999", "cannot be looked up")]
+// 169.254.169.254, as the address of a cloud's metadata is seldom written.
+#[case::forbidden("169.254.43518:9999".to_owned(), "link-local")]
 #[tokio::test]
-async fn a_name_that_cannot_be_looked_up_is_counted_out() {
+async fn a_name_that_leads_nowhere_is_counted_out(#[case] nowhere: String, #[case] why: &str) {
     let process = Haproxy::start(&format!("defaults\n mode http\n{ROUND}"));
-    // No resolver is asked for a label of more than 63 letters.
-    let nowhere = format!("{}.invalid:9999", "x".repeat(64));
     let driver = open(vec![nowhere.clone(), process.address()], &[("web", DYNAMIC)], Duration::from_millis(100));
     let (_listener, address) = endpoint();
     let first = tell(&driver, Operation::Register, address).await;
     let told = format!("{:?}", first.expect_err("it counts until its time is over"));
-    assert!(told.contains(&nowhere[..60]), "{told}");
+    assert!(told.contains(&nowhere[..nowhere.len().min(60)]) && told.contains(why), "{told}");
     let begun = Instant::now();
     while tell(&driver, Operation::Register, address).await.is_err() {
         assert!(begun.elapsed() < PATIENCE, "a name without an address still counts");

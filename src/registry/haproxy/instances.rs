@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{Instant, timeout};
 
@@ -134,7 +134,7 @@ impl Instances {
 
     /// Every process that counts and can be reached, with the backend `service` as it is.
     pub(super) async fn reach(&self, service: &Arc<str>, cluster: &str, deadline: Instant) -> Result<Gathered, CallError> {
-        let places = self.places().await?;
+        let places = self.places().await;
         self.known.lock().unwrap_or_else(PoisonError::into_inner).retain(|place, _| places.contains(place));
         let several = places.len() > 1;
         let left = deadline.saturating_duration_since(Instant::now());
@@ -271,11 +271,11 @@ impl Instances {
         all_out || !known.get(place).is_some_and(waits)
     }
 
-    async fn places(&self) -> Result<Vec<Place>, CallError> {
-        let mut places = try_join_all(self.addresses.iter().map(Address::places)).await?.concat();
+    async fn places(&self) -> Vec<Place> {
+        let mut places = join_all(self.addresses.iter().map(Address::places)).await.concat();
         places.sort();
         places.dedup();
-        Ok(places)
+        places
     }
 }
 
@@ -320,16 +320,18 @@ impl Health {
 }
 
 impl Address {
-    /// What it means now. A name that means nothing is a place too, where nobody can be reached: it waits to be counted out as any other.
-    async fn places(&self) -> Result<Vec<Place>, CallError> {
+    /// What it means now. A name that means nothing, or only what is off limits, is a place too, where nobody can be reached: it waits to be
+    /// counted out as any other.
+    async fn places(&self) -> Vec<Place> {
         let (host, port) = match self {
-            Self::Unix(path) => return Ok(vec![Place::Unix(path.clone())]),
+            Self::Unix(path) => return vec![Place::Unix(path.clone())],
             Self::Host(host, port) => (host, *port),
         };
+        let nowhere = |forbidden| vec![Place::Nowhere(format!("{host}:{port}"), forbidden)];
         match timeout(LOOK_UP, look_up(host, port)).await {
-            Ok(Ok(found)) => Ok(found.into_iter().map(|address| Place::Tcp(address, host.clone())).collect()),
-            Ok(Err(error @ ReachError::Forbidden(..))) => Err(CallError::Unavailable(bounded(&error.to_string()))),
-            Ok(Err(ReachError::Lookup(..))) | Err(_) => Ok(vec![Place::Nowhere(format!("{host}:{port}"))]),
+            Ok(Ok(found)) => found.into_iter().map(|address| Place::Tcp(address, host.clone())).collect(),
+            Ok(Err(ReachError::Forbidden(_, what))) => nowhere(Some(what)),
+            Ok(Err(ReachError::Lookup(..))) | Err(_) => nowhere(None),
         }
     }
 

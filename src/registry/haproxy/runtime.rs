@@ -37,8 +37,8 @@ pub(super) enum Place {
     Unix(PathBuf),
     /// An address, with the name that its certificate must have.
     Tcp(std::net::SocketAddr, String),
-    /// A name and port that mean no address at the moment.
-    Nowhere(String),
+    /// A name and port that mean no address at the moment, or only addresses that are off limits: those are what is said.
+    Nowhere(String, Option<&'static str>),
 }
 
 /// An open session. Dropping it ends it.
@@ -71,7 +71,7 @@ impl Place {
         match self {
             Self::Unix(path) => format!("unix:{}", path.display()),
             Self::Tcp(address, _) => address.to_string(),
-            Self::Nowhere(name) => name.clone(),
+            Self::Nowhere(name, _) => name.clone(),
         }
     }
 }
@@ -112,7 +112,8 @@ impl Session {
 async fn connect(place: &Place, ca: Option<&Credential>) -> Result<Stream, CallError> {
     let unreachable = |error: std::io::Error| CallError::Unavailable(cause(&error));
     match place {
-        Place::Nowhere(_) => Err(CallError::Unavailable("the name cannot be looked up".to_owned())),
+        Place::Nowhere(_, None) => Err(CallError::Unavailable("the name cannot be looked up".to_owned())),
+        Place::Nowhere(_, Some(what)) => Err(CallError::Unavailable(format!("the name means {what}; nothing is sent there"))),
         Place::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix).map_err(unreachable),
         Place::Tcp(address, host) => {
             let stream = TcpStream::connect(address).await.map_err(unreachable)?;
