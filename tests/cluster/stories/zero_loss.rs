@@ -1,6 +1,6 @@
 //! Requests from outside while pods come and go behind a real HAProxy: how many are lost, with Lockstep and without.
 //!
-//! Invariant: with Lockstep none is; without it some are, or the load proves nothing.
+//! Invariant: with Lockstep none is; without it some are in each row, or its load proves nothing.
 //! Absent on purpose: a verdict about speed; the slowest answer stands in the table for whoever asks.
 
 mod follow;
@@ -24,8 +24,10 @@ use crate::world::{self, NAMESPACE, World};
 const PODS: usize = 4;
 /// A rollout that waits for a new leader takes longest.
 const SLOWLY: Duration = Duration::from_secs(180);
-/// Rollouts of each kind in the long test.
+/// Rollouts of each kind in the long test; in fewer a row may lose nothing without Lockstep by luck.
 const ROLLOUTS: usize = 10;
+/// A reload loses dynamic servers, which the operators' page warns of.
+const DYNAMIC_RELOADED: &str = "HAProxy reloaded in each rollout, `servers: dynamic`";
 
 /// Something that is done to a workload.
 type Phase = fn(&Steady<'_>);
@@ -60,9 +62,9 @@ pub(crate) fn everything(world: &World) {
 
     let rows: Vec<Row> = [
         rows(world, (&DYNAMIC, &PLAIN), &[("rollouts", rollouts), ("pods deleted", deletions), ("scaled up and down", scaling)]),
-        rows(world, (&DYNAMIC, &PLAIN), &[("leader killed in each rollout", leaders_killed)]),
-        rows(world, (&SLOTS, &PLAIN_SLOTS), &[("slots, HAProxy reloaded in each rollout", reloads)]),
-        rows(world, (&DYNAMIC, &PLAIN), &[("dynamic servers, HAProxy reloaded in each rollout", reloads)]),
+        rows(world, (&DYNAMIC, &PLAIN), &[("the leader killed in each rollout", leaders_killed)]),
+        rows(world, (&SLOTS, &PLAIN_SLOTS), &[("HAProxy reloaded in each rollout, `servers: template`", reloads)]),
+        rows(world, (&DYNAMIC, &PLAIN), &[(DYNAMIC_RELOADED, reloads)]),
         rows(world, (&PAIR, &PLAIN), &[("one of two HAProxy stopped in each rollout", one_of_two_stopped)]),
     ]
     .into_iter()
@@ -71,11 +73,12 @@ pub(crate) fn everything(world: &World) {
     let table = print(&rows);
     std::fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join("zero-loss.md"), &table).expect("the folder is ours");
     eprintln!("\n{table}");
-    // A reload loses dynamic servers, which the operators' page warns of.
-    let kept = |row: &&Row| !row.what.starts_with("dynamic");
-    let lost: Vec<&str> = rows.iter().filter(kept).filter(|row| row.with.failures > 0).map(|row| row.what).collect();
+    let those = |which: fn(&Row) -> bool| rows.iter().filter(|row| which(row)).map(|row| row.what).collect::<Vec<_>>();
+    let lost = those(|row| row.with.failures > 0 && row.what != DYNAMIC_RELOADED);
     assert_eq!(lost, [] as [&str; 0], "requests were lost with Lockstep");
-    assert!(rows.iter().any(|row| row.without.failures > 0), "nothing was lost without Lockstep, so the load proves nothing");
+    let harmless = those(|row| row.without.failures == 0);
+    let proves_something = if count() < ROLLOUTS { harmless.len() < rows.len() } else { harmless.is_empty() };
+    assert!(proves_something, "nothing was lost without Lockstep in {harmless:?}, so the load proves nothing there");
 }
 
 /// What is done under load, with Lockstep and with a loop that follows the cluster.
@@ -228,9 +231,8 @@ fn count() -> usize {
 
 fn print(rows: &[Row]) -> String {
     let cells = |tally: &Tally| format!("{} | {} | {} ms", tally.requests, tally.failures, tally.slowest.as_millis());
-    let mut table = format!("{} of each, {PODS} pods\n\n", count());
-    table +=
-        "| | with: requests | failed | slowest | without: requests | failed | slowest |\n| --- | --- | --- | --- | --- | --- | --- |\n";
+    let mut table = "| | requests | failed | slowest | without: requests | failed | slowest |\n".to_owned();
+    table += "| --- | --- | --- | --- | --- | --- | --- |\n";
     for row in rows {
         let _ = writeln!(table, "| {} | {} | {} |", row.what, cells(&row.with), cells(&row.without));
     }
