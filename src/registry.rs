@@ -286,6 +286,16 @@ pub enum ChangeError {
     Unfinished(String),
 }
 
+impl DrainKind {
+    /// What is sent to drain a target.
+    pub fn operation(self) -> Operation {
+        match self {
+            Self::Explicit => Operation::Drain,
+            Self::ByDeregistering => Operation::Deregister,
+        }
+    }
+}
+
 impl Operation {
     /// The word for logs, metrics and events.
     pub fn as_str(self) -> &'static str {

@@ -12,6 +12,7 @@ use super::Catalog;
 use super::reconcile::ReasonLabel;
 use crate::pod::{Deletion, PodView};
 use crate::registration::Reason;
+use crate::registry::ChangeError;
 
 /// Upper ends of the buckets: Kubernetes tells times in whole seconds, and an NLB takes minutes.
 const SECONDS: [f64; 11] = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0];
@@ -22,7 +23,16 @@ pub struct PodMetrics {
     states: Family<ReasonLabel, Gauge>,
     waits: Family<HolderLabel, Gauge>,
     registration: Histogram,
+    drain: Histogram,
     deregistration: Histogram,
+}
+
+/// Drains that were sent together.
+#[derive(Clone, Debug)]
+pub struct Drains {
+    /// When the end of the pod of each change was asked for, where the change drains it.
+    asked: Vec<Option<jiff::Timestamp>>,
+    duration: Histogram,
 }
 
 /// The handshakes that one write ends, each with the time since which it goes on.
@@ -63,6 +73,11 @@ impl PodMetrics {
                 "From ContainersReady to the open gate, of pods that were acknowledged",
                 Histogram::new(SECONDS),
             ),
+            drain: catalog.add(
+                "lockstep_drain_duration_seconds",
+                "From the request to delete a pod until its registry took the drain: longer than injection.margin, and the sleep may be too short",
+                Histogram::new(SECONDS),
+            ),
             deregistration: catalog.add(
                 "lockstep_deregistration_duration_seconds",
                 "From the request to delete a pod to its release; the sleep and the time to stop are part of it",
@@ -100,10 +115,26 @@ impl PodMetrics {
         }
     }
 
+    /// Changes are sent; `asked` says of each, in their order, when the end of the pod was asked for that it drains.
+    pub fn drains(&self, asked: impl Iterator<Item = Option<jiff::Timestamp>>) -> Drains {
+        Drains { asked: asked.collect(), duration: self.drain.clone() }
+    }
+
     /// This replica does not reconcile any more.
     pub fn forget(&self) {
         self.states.clear();
         self.waits.clear();
+    }
+}
+
+impl Drains {
+    /// The registry has answered each of the changes.
+    pub fn answered(&self, answers: &[Result<(), ChangeError>], at: jiff::Timestamp) {
+        for (asked, answer) in self.asked.iter().zip(answers) {
+            if let (Some(asked), Ok(())) = (asked, answer) {
+                self.duration.observe(at.duration_since(*asked).as_secs_f64().max(0.0));
+            }
+        }
     }
 }
 
@@ -190,6 +221,16 @@ mod tests {
             assert!(text.contains(&format!("lockstep_{line}\n")), "{text}");
         }
         assert!(text.contains("lockstep_deregistration_duration_seconds_sum 40.0\n"), "{text}");
+    }
+
+    #[test]
+    fn a_drain_is_timed_once_it_was_taken() {
+        let metrics = Metrics::new();
+        let drains = metrics.pods.drains([Some(at(100)), None, Some(at(100))].into_iter());
+        drains.answered(&[Ok(()), Ok(()), Err(ChangeError::NotFound)], at(103));
+        let text = metrics.encode();
+        assert!(text.contains("lockstep_drain_duration_seconds_sum 3.0\n"), "{text}");
+        assert!(text.contains("lockstep_drain_duration_seconds_count 1\n"), "{text}");
     }
 
     #[test]

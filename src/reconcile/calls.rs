@@ -21,7 +21,8 @@ use super::input::Input;
 use super::limits::Request;
 use super::service::{Applied, Due, Seq, Service};
 use crate::metrics::reconcile::{CallLabels, RegistryLabel};
-use crate::registry::{CALL_TIMEOUT, CallError, ChangeError, Listing, Registry as _, Wait};
+use crate::pod::Deletion;
+use crate::registry::{CALL_TIMEOUT, CallError, Change, ChangeError, Listing, Registry as _, Wait};
 use crate::target::{PodKey, PodUid, ServiceId};
 use crate::traces::Way;
 
@@ -157,6 +158,11 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         let pods = &self.pods;
         let leaving = |uid: &PodUid| pods.get(uid).is_none_or(|entry| Way::of(&entry.view) == Way::Out);
         let traced = self.options.traces.batch(id, &changes, self.clock.wall(), leaving);
+        let asked = |change: &Change| {
+            let ending = pods.get(&change.uid).and_then(|entry| entry.view.deletion).and_then(Deletion::requested);
+            ending.filter(|_| change.operation == capabilities.drain.operation())
+        };
+        let drains = self.metrics.pods.drains(changes.iter().map(asked));
         let seconds = self.metrics.reconcile.call_seconds(&id.registry, "apply");
         self.post(async move {
             let answer = if tenure.holds(clock.now()) {
@@ -167,6 +173,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
             };
             if let (Some(traced), Some(answer)) = (traced, &answer) {
                 traced.answered(answer, clock.wall());
+            }
+            if let Some(Ok(answers)) = &answer {
+                drains.answered(answers, clock.wall());
             }
             Input::Applied { term: number, service, answer }
         });

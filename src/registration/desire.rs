@@ -103,10 +103,7 @@ impl TargetView {
     /// The change that stops new traffic to the target, where one is needed.
     pub fn wants_drain(&self) -> Option<Operation> {
         let traits = self.changeable()?;
-        let operation = match traits.drain {
-            DrainKind::Explicit => Operation::Drain,
-            DrainKind::ByDeregistering => Operation::Deregister,
-        };
+        let operation = traits.drain.operation();
         let done = matches!(self.facts.last, Some((Operation::Drain | Operation::Deregister, Outcome::Accepted | Outcome::NotFound)));
         let wanted = match self.facts.seen.map(Seen::held) {
             Some(None | Some(TargetState::Draining)) => false,
