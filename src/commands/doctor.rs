@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing is changed; registries are asked by a pod of Lockstep itself, since their credentials are there.
 //! Invariant: each check is a pure function of what was read before; what could not be read is a note, never a finding.
-//! Absent on purpose: what the health checks of a registry ask.
+//! Absent on purpose: a look at HAProxy's servers, whose list is brought to agree by whoever reads it (`registries`).
 
 mod backing;
 mod checks;

@@ -53,7 +53,8 @@ impl Named {
             DriverConfig::Consul(consul) => url(&consul.address).into_iter().collect(),
             DriverConfig::Http(http) => url(&http.url).into_iter().collect(),
             DriverConfig::Haproxy(haproxy) => {
-                haproxy.addresses.iter().filter_map(|address| address.rsplit_once(':')).map(|(host, _)| host.to_owned()).collect()
+                let of_network = haproxy.addresses.iter().filter(|address| !address.starts_with("unix:"));
+                of_network.filter_map(|address| address.rsplit_once(':')).map(|(host, _)| host.to_owned()).collect()
             }
         };
         let mut all: Vec<Self> = hosts.iter().filter_map(|host| Self::host(host, own)).collect();
@@ -157,7 +158,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::HttpConfig;
+    use crate::config::{HaproxyConfig, HttpConfig};
 
     fn named(namespace: &str, name: &str, for_certain: bool) -> Named {
         Named { namespace: namespace.to_owned(), name: name.to_owned(), for_certain }
@@ -175,6 +176,15 @@ mod tests {
     fn an_address_names_a_service(#[case] url: &str, #[case] service: Option<Named>) {
         let driver = DriverConfig::Http(HttpConfig { url: url.to_owned(), token: None, ca: None });
         assert_eq!(Named::of(&driver, "own"), service.into_iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn every_instance_of_haproxy_names_its_own_and_a_socket_none() {
+        let addresses =
+            ["lb-0.lb.infra.svc:9999", "lb-1.lb.infra.svc:9999", "other.infra.svc:9999", "unix:/run/haproxy.sock", "[fd00::5]:9999"];
+        let addresses = addresses.map(str::to_owned).to_vec();
+        let driver = DriverConfig::Haproxy(HaproxyConfig { addresses, instance_timeout: HaproxyConfig::INSTANCE_TIMEOUT, tls_ca: None });
+        assert_eq!(Named::of(&driver, "own"), [named("infra", "lb", true), named("infra", "other", true)]);
     }
 
     fn stateful_set(wanted: i64, ready: i64) -> Value {
