@@ -1,6 +1,7 @@
 //! Events: what was done and what a person should look at, for `kubectl describe`.
 //!
 //! Invariant: at most [`IN_FLIGHT`] are being written; what cannot be written is dropped, since nothing may wait for it.
+//! Invariant: while pods are being written at most [`BESIDE_WRITES`] are: a gate is waited for, an Event is not.
 //! Absent on purpose: which things are told (`registration`, `debts`, `leading`).
 
 use std::collections::{BTreeSet, VecDeque};
@@ -19,6 +20,8 @@ use crate::text::one_line;
 
 /// Events that are written at a time.
 const IN_FLIGHT: usize = 16;
+/// The same while pods are written: an API server that is busy with a storm should open gates first.
+const BESIDE_WRITES: usize = 2;
 /// Events that may wait: four for each pod of a large storm.
 const WAITING: usize = 4096;
 /// The longest note that the API takes.
@@ -102,8 +105,9 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
     }
 
     fn next_event(&mut self) -> Option<Event> {
-        let events = &mut self.term.as_mut()?.events;
-        if events.writing >= IN_FLIGHT {
+        let term = self.term.as_mut()?;
+        let events = &mut term.events;
+        if events.writing >= if term.writes > 0 { BESIDE_WRITES } else { IN_FLIGHT } {
             return None;
         }
         let event = events.waiting.pop_front()?;
