@@ -46,10 +46,26 @@ pub fn advise(configuration: &Configuration) -> Vec<Advice> {
         let shadow = configuration.bindings[..i].iter().find(|earlier| earlier.can_share_a_target(binding));
         if let Some(earlier) = shadow {
             let reason = format!("can select a pod for the same target as binding {}; the target is registered once", earlier.name);
-            say(&mut advice, path, reason, "make the selectors exclude each other, or write one binding");
+            say(&mut advice, path.clone(), reason, "make the selectors exclude each other, or write one binding");
         }
+        one_keeper(configuration, i, &path, &mut advice);
     }
     advice
+}
+
+/// Two registries that keep one service do not know of each other's changes.
+fn one_keeper(configuration: &Configuration, i: usize, path: &str, advice: &mut Vec<Advice>) {
+    let config = |binding: &Binding| configuration.registries.iter().find(|registry| registry.name == binding.service.registry);
+    let binding = &configuration.bindings[i];
+    let other = configuration.bindings[..i]
+        .iter()
+        .find(|earlier| config(binding).zip(config(earlier)).is_some_and(|(mine, its)| binding.fills_the_service_of(earlier, mine, its)));
+    if let Some(other) = other {
+        let registry = &other.service.registry;
+        let reason =
+            format!("is in the very service of binding {}, by way of registry {registry}; neither counts the other's targets", other.name);
+        say(advice, path, reason, "one registry for both, or another service");
+    }
 }
 
 fn injection(configuration: &Configuration, advice: &mut Vec<Advice>) {

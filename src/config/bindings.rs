@@ -409,21 +409,15 @@ fn agree(all: &[Placed], errors: &mut ConfigErrors) {
     }
 }
 
-/// Reports bindings that put targets in one service through two registries, each of which takes out what only the other knows of.
+/// Reports bindings that fill one service through two registries, each of which takes out what only the other knows of.
 fn keep_apart(all: &[Placed], registries: &[Named], errors: &mut ConfigErrors) {
-    let registry = |binding: &Binding| registries.iter().find(|registry| registry.name == binding.service.registry);
-    let owns = |binding: &Binding| binding.mode == Mode::Own;
-    // Without stamps only what is exclusive is swept.
-    let sweeps = |binding: &Binding| binding.exclusive || registry(binding).is_some_and(|registry| registry.driver != Some(Driver::Aws));
+    let config = |binding: &Binding| registries.iter().find(|one| one.name == binding.service.registry).and_then(|one| one.config.as_ref());
     for (i, later) in all.iter().enumerate() {
         let in_the_way = |earlier: &&Placed| {
             let (later, earlier) = (&later.binding, &earlier.binding);
-            later.service.service == earlier.service.service
-                && later.service.registry != earlier.service.registry
-                && owns(later)
-                && owns(earlier)
-                && (sweeps(later) || sweeps(earlier))
-                && registry(later).zip(registry(earlier)).is_some_and(|(one, other)| one.shares_services_with(other))
+            let Some((one, other)) = config(later).zip(config(earlier)) else { return false };
+            let swept = later.sweeps_blindly() || earlier.sweeps_blindly() || one.shares_some_processes_with(other);
+            swept && later.fills_the_service_of(earlier, one, other)
         };
         if let Some(earlier) = all[..i].iter().find(in_the_way) {
             let (binding, registry) = (&earlier.binding.name, &earlier.binding.service.registry);

@@ -1,4 +1,4 @@
-//! Whether selectors can meet: in one pod, or in any pod at all.
+//! Whether bindings can meet: in one pod, or in one service by way of two registries; and whether a selector can be satisfied at all.
 //!
 //! Invariant: the answers are exact for labels; two port names count as different even where a pod gives both one number.
 //! Absent on purpose: what follows from it (`bindings`, `advise`).
@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Binding, LabelOperator, Namespaces, Requirement, Selector};
+use super::{Binding, DriverConfig, LabelOperator, Mode, Namespaces, RegistryConfig, Requirement, Selector, Servers};
 
 impl Binding {
     /// Whether some pod could have one target in both bindings.
@@ -15,6 +15,47 @@ impl Binding {
             && self.port == other.port
             && self.namespaces.meet(&other.namespaces)
             && satisfiable(self.selector.requirements.iter().chain(&other.selector.requirements))
+    }
+
+    /// Whether both put targets in one service by way of two registries, whose settings are given.
+    pub(super) fn fills_the_service_of(&self, other: &Self, mine: &RegistryConfig, its: &RegistryConfig) -> bool {
+        self.service.service == other.service.service
+            && self.service.registry != other.service.registry
+            && [self.mode, other.mode] == [Mode::Own; 2]
+            && mine.keeps_services_with(its)
+    }
+
+    /// Whether a target of its does not tell whose it is, so that what no pod of its own claims is taken out of the whole service.
+    pub(super) fn sweeps_blindly(&self) -> bool {
+        self.exclusive || self.servers == Servers::Template
+    }
+}
+
+impl RegistryConfig {
+    /// Whether a service of that name is the same one in both: it is kept in one place, as far as their settings tell.
+    fn keeps_services_with(&self, other: &Self) -> bool {
+        let alike = |one: &str, other: &str| one.trim_end_matches('/') == other.trim_end_matches('/');
+        match (&self.driver, &other.driver) {
+            // The name of a target group says where it is.
+            (DriverConfig::Aws(_), DriverConfig::Aws(_)) => true,
+            (DriverConfig::Consul(one), DriverConfig::Consul(other)) => alike(&one.address, &other.address),
+            (DriverConfig::Haproxy(one), DriverConfig::Haproxy(other)) => {
+                one.addresses.iter().any(|address| other.addresses.contains(address))
+            }
+            (DriverConfig::Http(one), DriverConfig::Http(other)) => alike(&one.url, &other.url),
+            _ => false,
+        }
+    }
+
+    /// Whether both reach some HAProxy processes in common and others not: each makes its processes alike in what it knows of.
+    pub(super) fn shares_some_processes_with(&self, other: &Self) -> bool {
+        match (&self.driver, &other.driver) {
+            (DriverConfig::Haproxy(one), DriverConfig::Haproxy(other)) => {
+                let all_in = |one: &[_], other: &[_]| one.iter().all(|address| other.contains(address));
+                !(all_in(&one.addresses, &other.addresses) && all_in(&other.addresses, &one.addresses))
+            }
+            _ => false,
+        }
     }
 }
 

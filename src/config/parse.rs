@@ -389,27 +389,28 @@ mod tests {
         }
     }
 
-    /// Each registry takes out what stands in its services and what no pod of its own claims.
+    /// A registry takes out what no pod of its own claims, where a target does not tell whose it is.
     #[rstest]
-    #[case::one_process("haproxy: {addresses: ['a:1', 'b:1']}", "haproxy: {addresses: ['b:1']}", "web", "", true)]
-    #[case::slots("haproxy: {addresses: ['a:1']}", "haproxy: {addresses: ['a:1']}", "web", "servers: template", true)]
-    #[case::other_processes("haproxy: {addresses: ['a:1']}", "haproxy: {addresses: ['b:1']}", "web", "", false)]
-    #[case::one_observes("haproxy: {addresses: ['a:1']}", "haproxy: {addresses: ['a:1']}", "web", "mode: observe", false)]
-    #[case::consul("consul: {address: 'http://a'}", "consul: {address: 'http://a/'}", "web", "", true)]
-    #[case::http("http: {url: 'http://a'}", "http: {url: 'http://a', token: t}", "web", "", true)]
-    #[case::other_drivers("http: {url: 'http://a'}", "consul: {address: 'http://a'}", "web", "", false)]
-    #[case::aws("aws: {region: eu-west-1}", "aws: {region: eu-west-1, endpoint: 'https://a'}", GROUP, "", false)]
-    #[case::swept("aws: {region: eu-west-1}", "aws: {region: eu-west-1, endpoint: 'https://a'}", GROUP, "exclusive: true", true)]
+    #[case::some_processes("haproxy: {addresses: ['a:1', 'b:1']}", "haproxy: {addresses: ['b:1']}", "web", "", Said::Error)]
+    #[case::the_same_processes("haproxy: {addresses: ['a:1', 'b:1']}", "haproxy: {addresses: ['b:1', 'a:1']}", "web", "", Said::Advice)]
+    #[case::slots("haproxy: {addresses: ['a:1']}", "haproxy: {addresses: ['a:1']}", "web", "servers: template", Said::Error)]
+    #[case::other_processes("haproxy: {addresses: ['a:1']}", "haproxy: {addresses: ['b:1']}", "web", "", Said::Nothing)]
+    #[case::one_observes("haproxy: {addresses: ['a:1']}", "haproxy: {addresses: ['a:1']}", "web", "mode: observe", Said::Nothing)]
+    #[case::consul("consul: {address: 'http://a'}", "consul: {address: 'http://a/'}", "web", "", Said::Advice)]
+    #[case::http("http: {url: 'http://a'}", "http: {url: 'http://a', token: t}", "web", "", Said::Advice)]
+    #[case::other_drivers("http: {url: 'http://a'}", "consul: {address: 'http://a'}", "web", "", Said::Nothing)]
+    #[case::aws("aws: {region: eu-west-1}", "aws: {region: eu-west-1, endpoint: 'https://a'}", GROUP, "", Said::Advice)]
+    #[case::swept("aws: {region: eu-west-1}", "aws: {region: eu-west-1, endpoint: 'https://a'}", GROUP, "exclusive: true", Said::Error)]
     fn two_registries_do_not_sweep_one_service(
         #[case] first: &str,
         #[case] second: &str,
         #[case] service: &str,
         #[case] more: &str,
-        #[case] broken: bool,
+        #[case] said: Said,
     ) {
         let binding = |name, more| {
             format!(
-                "{{name: {name}, namespaces: [{name}], registry: {name}, service: '{service}', port: 80, drain: {{fixed: 1s}}, {more}}}"
+                "{{name: {name}, namespaces: [{name}], registry: {name}, service: '{service}', port: 80, drain: {{fixed: 20s}}, {more}}}"
             )
         };
         let text = format!(
@@ -417,14 +418,26 @@ mod tests {
             binding("a", if more == "mode: observe" { "" } else { more }),
             binding("b", more)
         );
-        match parse(&text) {
-            Ok(_) => assert!(!broken),
-            Err(errors) => {
-                assert!(broken && errors.errors.len() == 1, "{errors}");
-                assert_eq!(errors.errors[0].path, "bindings[1]");
-                assert!(errors.errors[0].reason.contains("by way of registry a"), "{errors}");
+        let found = match parse(&text) {
+            Ok(configuration) => {
+                let advice = crate::config::advise(&configuration);
+                advice.into_iter().find(|one| one.path == "bindings[1]").map(|one| (Said::Advice, one.reason))
             }
-        }
+            Err(errors) => {
+                assert!(errors.errors.len() == 1 && errors.errors[0].path == "bindings[1]", "{errors}");
+                Some((Said::Error, errors.errors[0].reason.clone()))
+            }
+        };
+        assert_eq!(found.as_ref().map_or(Said::Nothing, |(said, _)| *said), said, "{found:?}");
+        assert!(found.is_none_or(|(_, reason)| reason.contains("by way of registry a")));
+    }
+
+    /// What a configuration is told.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Said {
+        Error,
+        Advice,
+        Nothing,
     }
 
     #[test]

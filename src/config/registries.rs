@@ -25,24 +25,6 @@ pub(super) struct Named {
     pub(super) config: Option<RegistryConfig>,
 }
 
-impl Named {
-    /// Whether a service of that name is the same one in both: it is kept in one place, as far as their settings tell.
-    pub(super) fn shares_services_with(&self, other: &Self) -> bool {
-        let (Some(one), Some(other)) = (&self.config, &other.config) else { return false };
-        let alike = |one: &str, other: &str| one.trim_end_matches('/') == other.trim_end_matches('/');
-        match (&one.driver, &other.driver) {
-            // The name of a target group says where it is.
-            (DriverConfig::Aws(_), DriverConfig::Aws(_)) => true,
-            (DriverConfig::Consul(one), DriverConfig::Consul(other)) => alike(&one.address, &other.address),
-            (DriverConfig::Haproxy(one), DriverConfig::Haproxy(other)) => {
-                one.addresses.iter().any(|address| other.addresses.contains(address))
-            }
-            (DriverConfig::Http(one), DriverConfig::Http(other)) => alike(&one.url, &other.url),
-            _ => false,
-        }
-    }
-}
-
 /// Reads the list.
 pub(super) fn read(field: &Field<'_>, errors: &mut ConfigErrors) -> Vec<Named> {
     let mut all: Vec<Named> = Vec::new();
