@@ -12,6 +12,9 @@ use serde_json::Value;
 use super::workloads;
 use crate::config::DriverConfig;
 
+/// The domain that clusters have unless they were given another; of another one it is not known whose it is.
+const OWN_DOMAIN: [&str; 2] = ["cluster", "local"];
+
 /// A Service of the cluster, as an address names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Named {
@@ -71,9 +74,10 @@ impl Named {
         let (namespace, name, for_certain) = match labels[..] {
             [name] => (own, name, false),
             [name, namespace] => (namespace, name, false),
-            [name, namespace, "svc", ..] => (namespace, name, true),
+            // Behind `svc` may stand the domain of another cluster, or of several (`clusterset.local` of the Multi-Cluster Services API).
+            [name, namespace, "svc", ref domain @ ..] => (namespace, name, domain.is_empty() || domain == OWN_DOMAIN),
             // A pod of a StatefulSet has a name of its own before that.
-            [_, name, namespace, "svc", ..] => (namespace, name, true),
+            [_, name, namespace, "svc", ref domain @ ..] => (namespace, name, domain.is_empty() || domain == OWN_DOMAIN),
             _ => return None,
         };
         Some(Self { namespace: namespace.to_owned(), name: name.to_owned(), for_certain })
@@ -167,6 +171,8 @@ mod tests {
     #[rstest]
     #[case::in_full("http://registry.infra.svc:8080", Some(named("infra", "registry", true)))]
     #[case::with_the_domain("https://registry.infra.svc.cluster.local./base", Some(named("infra", "registry", true)))]
+    #[case::of_several_clusters("http://registry.infra.svc.clusterset.local", Some(named("infra", "registry", false)))]
+    #[case::perhaps_another_cluster("http://registry.infra.svc.east.example", Some(named("infra", "registry", false)))]
     #[case::a_pod_of_it("http://registry-0.registry.infra.svc:8080", Some(named("infra", "registry", true)))]
     #[case::perhaps("http://registry.infra:8080", Some(named("infra", "registry", false)))]
     #[case::beside_lockstep("http://registry:8080", Some(named("own", "registry", false)))]
