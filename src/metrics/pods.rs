@@ -75,7 +75,7 @@ impl PodMetrics {
             ),
             drain: catalog.add(
                 "lockstep_drain_duration_seconds",
-                "From the request to delete a pod until its registry took the drain: longer than injection.margin, and the sleep may be too short",
+                "From the request to delete a pod until its registry took the drain: longer than injection.margin, and the sleep may be too short; pods whose deletion a new leader found are not counted",
                 Histogram::new(SECONDS),
             ),
             deregistration: catalog.add(
@@ -115,7 +115,7 @@ impl PodMetrics {
         }
     }
 
-    /// Changes are sent; `asked` says of each, in their order, when the end of the pod was asked for that it drains.
+    /// Changes are sent; `asked` says of each, in their order, when the end of the pod was asked for that it is the first to drain.
     pub fn drains(&self, asked: impl Iterator<Item = Option<jiff::Timestamp>>) -> Drains {
         Drains { asked: asked.collect(), duration: self.drain.clone() }
     }

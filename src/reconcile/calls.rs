@@ -19,7 +19,7 @@ use super::clock::{Clock, Instant};
 use super::cluster::{ApiError, Cluster};
 use super::input::Input;
 use super::limits::Request;
-use super::service::{Applied, Due, Seq, Service};
+use super::service::{Applied, Due, Key, Seq, Service};
 use crate::metrics::reconcile::{CallLabels, RegistryLabel};
 use crate::pod::Deletion;
 use crate::registry::{CALL_TIMEOUT, CallError, Change, ChangeError, Listing, Registry as _, Wait};
@@ -154,16 +154,23 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         client.breaker.call();
         client.limiter.take(Request::Change, now);
         term.calls += 1;
-        let (number, service, clock, tenure) = (term.number, id.clone(), self.clock.clone(), self.tenure.clone());
+        let (number, books, clock, tenure) = (term.number, &*service, self.clock.clone(), self.tenure.clone());
         let pods = &self.pods;
         let leaving = |uid: &PodUid| pods.get(uid).is_none_or(|entry| Way::of(&entry.view) == Way::Out);
         let traced = self.options.traces.batch(id, &changes, self.clock.wall(), leaving);
+        // A drain that is sent again, by this leader or by the next one, says nothing about how long the first one took.
+        let (drain, since) = (capabilities.drain.operation(), term.since);
+        let first = |change: &Change| {
+            let key = Key { address: change.address, uid: change.uid.clone() };
+            change.operation == drain && !books.has_done(&key, drain)
+        };
         let asked = |change: &Change| {
-            let ending = pods.get(&change.uid).and_then(|entry| entry.view.deletion).and_then(Deletion::requested);
-            ending.filter(|_| change.operation == capabilities.drain.operation())
+            let requested = pods.get(&change.uid).and_then(|entry| entry.view.deletion).and_then(Deletion::requested);
+            requested.filter(|requested| *requested >= since && first(change))
         };
         let drains = self.metrics.pods.drains(changes.iter().map(asked));
         let seconds = self.metrics.reconcile.call_seconds(&id.registry, "apply");
+        let service = id.clone();
         self.post(async move {
             let answer = if tenure.holds(clock.now()) {
                 let call = Box::pin(registry.apply(&service.service, &changes));

@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use super::Drivers;
 use super::actor::Actor;
 use super::adoption::Adoption;
@@ -31,6 +33,8 @@ const CHORES: Duration = Duration::from_secs(10);
 pub(super) struct Term {
     /// Its number, in this process.
     pub(super) number: u64,
+    /// When it began.
+    pub(super) since: Timestamp,
     /// All pods were listed since it began: what a watch told before may be old.
     pub(super) listed: bool,
     /// Every service that is bound, claimed or owed to.
@@ -76,6 +80,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         self.settings.forget();
         self.term = Some(Term {
             number: self.terms,
+            since: self.clock.wall(),
             listed: false,
             services: BTreeMap::new(),
             debts: Debts::default(),

@@ -305,6 +305,11 @@ impl Service {
         changes
     }
 
+    /// Whether the last change of the target that was answered was this one, and it was done.
+    pub fn has_done(&self, key: &Key, operation: Operation) -> bool {
+        self.books.get(key).and_then(|book| book.last).is_some_and(|(last, outcome, _)| last == operation && outcome == Outcome::Accepted)
+    }
+
     /// Takes the answer to the batch, `None` where it was not sent after all; the pods it concerns.
     pub fn applied(&mut self, answer: Option<&Applied>, seq: Seq, now: Instant, jitter: f64) -> Vec<PodUid> {
         let sent = self.sent.take().unwrap_or_default();
@@ -465,5 +470,42 @@ fn slot(key: &Key, keys: TargetKeys) -> (Option<PodUid>, Option<SocketAddr>, u16
         TargetKeys::Exact => (Some(key.uid.clone()), Some(key.address), key.address.port()),
         TargetKeys::Uid => (Some(key.uid.clone()), None, key.address.port()),
         TargetKeys::Address => (None, Some(key.address), key.address.port()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use rstest::rstest;
+
+    use super::*;
+    use crate::registry::GoneWhen;
+    use crate::target::PodKey;
+
+    #[rstest]
+    #[case::accepted(Some(Ok(vec![Ok(())])), true)]
+    #[case::not_there(Some(Ok(vec![Err(ChangeError::NotFound)])), false)]
+    #[case::no_answer(Some(Err(CallError::Timeout)), false)]
+    #[case::not_sent(None, false)]
+    fn only_what_was_accepted_is_done(#[case] answer: Option<Applied>, #[case] done: bool) {
+        let capabilities = Capabilities {
+            drain: DrainKind::Explicit,
+            keys: TargetKeys::Exact,
+            stamps: true,
+            blocking_read: true,
+            batch: NonZeroUsize::MIN,
+            gone_when: GoneWhen::Absent,
+            poll: Duration::from_secs(1),
+        };
+        let mut service = Service::new(ServiceId::new("lan", "web"));
+        let key = Key { address: ([10, 0, 0, 1], 80).into(), uid: PodUid::new("uid-1") };
+        let pod = PodKey::new("shop", "web-1");
+        let entry = Entry { pod: &pod, owner: Owner::Pod, seq: Seq(0), observes: false, fresh: true, owned: true };
+        service.keep_book(&key, &entry);
+        service.enqueue(&key, Operation::Drain, 100, Instant::default());
+        assert_eq!(service.batch(Instant::default(), &capabilities, &"blue".into()).len(), 1);
+        service.applied(answer.as_ref(), Seq(1), Instant::default(), 0.5);
+        assert_eq!([Operation::Drain, Operation::Deregister].map(|operation| service.has_done(&key, operation)), [done, false]);
     }
 }
