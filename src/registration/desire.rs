@@ -86,6 +86,7 @@ impl TargetView {
         let draining = matches!(facts.seen, Some(Seen::Listed { state: TargetState::Draining, .. }));
         let missing = draining || matches!(facts.seen, Some(Seen::Absent | Seen::Elsewhere(_)));
         let here_and_ours = matches!(facts.seen, Some(Seen::Listed { ours, .. }) if self.is_ours(ours)) && !draining;
+        let unused = matches!(facts.seen, Some(Seen::Listed { state: TargetState::Unused, .. }));
         match facts.last {
             None if facts.seen.is_none() => facts.fresh_claim || closed,
             None => missing || (!here_and_ours && (closed || facts.fresh_claim)),
@@ -96,7 +97,8 @@ impl TargetView {
             Some((Operation::Drain | Operation::Deregister, Accepted | NotFound)) => true,
             // It is to be in use whether that was done or not, and while part of a registry is away no read tells.
             Some((Operation::Drain | Operation::Deregister, Unknown)) => !here_and_ours,
-            Some((Operation::Register, Unknown)) => facts.seen.is_some() && !here_and_ours,
+            // There and in no use, it may have been done by half.
+            Some((Operation::Register, Unknown)) => facts.seen.is_some() && (!here_and_ours || unused),
         }
     }
 

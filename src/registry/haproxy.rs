@@ -185,8 +185,11 @@ impl Haproxy {
                     let share = key.0.and_then(|address| self.share(service, config, address));
                     all.extend(Backend::copy(service, config, (&wanted.server, share), &mut free));
                 }
-                // It took no part in what the others put in again.
-                Some(server) if one.fresh && wanted.phase <= Phase::Registering && server.phase() >= Phase::Draining => {
+                // It took no part in what the others put in again, or this did not come to its end.
+                Some(server)
+                    if wanted.phase <= Phase::Registering
+                        && (server.is_half_made() || (one.fresh && server.phase() >= Phase::Draining)) =>
+                {
                     all.extend(server.put_in(service, config, server.address.and_then(|address| self.share(service, config, address))));
                 }
                 Some(server) if server.phase() >= wanted.phase => {}
@@ -387,7 +390,7 @@ fn agreement(reached: &[Reached], config: HaproxyBackend) -> BTreeMap<Key, Agree
     let complete = reached.iter().any(|one| !one.fresh);
     let mut agreed: BTreeMap<Key, Agreed> = BTreeMap::new();
     for one in reached.iter().filter(|one| !complete || !one.fresh) {
-        for (key, server) in ours(one, config) {
+        for (key, server) in ours(one, config).filter(|(_, server)| !server.is_half_made()) {
             match agreed.get_mut(&key) {
                 Some(known) if known.phase >= server.phase() => {}
                 Some(known) => known.phase = server.phase(),

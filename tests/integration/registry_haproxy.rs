@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
@@ -193,6 +194,54 @@ async fn a_session_that_does_not_end_is_cut(#[case] backend: &str, #[case] confi
     assert!(begun.elapsed() > deadline - Duration::from_secs(2), "it was cut after {:?}", begun.elapsed());
     let answer = asking.join().unwrap();
     assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// A leader that ends while it puts a target in leaves no pod waiting for ever.
+#[rstest]
+#[case::after_the_first_step("add server")]
+#[case::after_the_second("weight 0%")]
+#[case::after_the_third("enable health")]
+#[tokio::test]
+async fn what_was_broken_off_is_put_in_by_the_next_leader(#[case] step: &'static str) {
+    let process = Haproxy::start(ROUND);
+    let (_listener, address) = endpoint();
+    let former = open(vec![breaking_off(&process, step).to_string()], &[("web", DYNAMIC)], Duration::from_secs(30));
+    let broken = former.apply("web", &[change(Operation::Register, address)]).await;
+    assert!(matches!(broken, Err(CallError::Failed(_))), "{broken:?}");
+    let driver = one(&process, DYNAMIC);
+    let listing = driver.list("web", None).await.unwrap();
+    assert_eq!((state(&listing, address), listing.unfinished), (Some(TargetState::Draining), true), "nobody need wait for an operator");
+    tell(&driver, Operation::Register, address).await.unwrap();
+    assert_ne!(state(&driver.list("web", None).await.unwrap(), address), Some(TargetState::Draining));
+    until(&driver, address, Some(TargetState::Active)).await;
+}
+
+/// An address behind which `process` answers. The first session in which it is asked for that ends before the answer comes.
+pub(crate) fn breaking_off(process: &Haproxy, asked: &'static str) -> SocketAddr {
+    let (listener, address) = endpoint();
+    let socket = process.address().trim_start_matches("unix:").to_owned();
+    std::thread::spawn(move || {
+        let mut broken = false;
+        for client in listener.incoming() {
+            let (mut client, mut server) = (client.unwrap(), UnixStream::connect(&socket).unwrap());
+            let (mut line, mut answer) = ([0; 4096], [0; 65536]);
+            while let Ok(count @ 1..) = client.read(&mut line) {
+                server.write_all(&line[..count]).unwrap();
+                let mut length = server.read(&mut answer).unwrap();
+                while !answer[..length].ends_with(b"\n> ") {
+                    length += server.read(&mut answer[length..]).unwrap();
+                }
+                if !broken && String::from_utf8_lossy(&line[..count]).contains(asked) {
+                    broken = true;
+                    break;
+                }
+                if client.write_all(&answer[..length]).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    address
 }
 
 /// Endpoints come and go behind a steady load of fresh connections, in the order in which pods do; no request may fail.

@@ -16,7 +16,9 @@ use rstest::rstest;
 use tokio::time::Instant;
 
 use crate::haproxy_process::{Haproxy, free_port, serves};
-use crate::registry_haproxy::{DYNAMIC, PATIENCE, ROUND, SLOTS, TEMPLATE, answering, change, endpoint, open, state, tell, until};
+use crate::registry_haproxy::{
+    DYNAMIC, PATIENCE, ROUND, SLOTS, TEMPLATE, answering, breaking_off, change, endpoint, open, state, tell, until,
+};
 
 /// The name that the hosts file of a test gives its processes.
 const NAME: &str = "haproxy.test";
@@ -495,6 +497,31 @@ async fn a_restart_that_keeps_the_process_id_is_a_restart() {
     assert_eq!(state(&listing, goes), None);
     assert_eq!(state(&driver.list("web", None).await.unwrap(), goes), None, "nor did another process get it");
     until(&driver, stays, Some(TargetState::Active)).await;
+}
+
+/// One that lacks a server is given it, and that is broken off: it is finished, and the others serve meanwhile.
+#[rstest]
+#[case::after_the_first_step("add server")]
+#[case::after_the_second("weight 0%")]
+#[tokio::test]
+async fn a_copy_that_was_broken_off_is_finished(#[case] step: &'static str) {
+    let (first, second) = (Haproxy::start(ROUND), Haproxy::start(ROUND));
+    let (_listener, address) = endpoint();
+    let alone = open(vec![first.address()], &[("web", DYNAMIC)], Duration::from_secs(30));
+    tell(&alone, Operation::Register, address).await.unwrap();
+    until(&alone, address, Some(TargetState::Active)).await;
+    let addresses = vec![first.address(), breaking_off(&second, step).to_string()];
+    let driver = open(addresses, &[("web", DYNAMIC)], Duration::from_secs(30));
+    let broken = driver.list("web", None).await;
+    assert!(matches!(broken, Err(CallError::Failed(_))), "{broken:?}");
+    let begun = Instant::now();
+    while !serves(&second, address) {
+        let listed = driver.list("web", None).await;
+        assert!(serves(&first, address), "{listed:?}");
+        assert!(begun.elapsed() < PATIENCE, "{listed:?} of {}", second.ask("show servers state web"));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    until(&driver, address, Some(TargetState::Active)).await;
 }
 
 #[tokio::test]

@@ -221,6 +221,18 @@ fn only_active_acknowledges(#[case] state: TargetState, #[case] open: bool) {
     assert_eq!(opens, open);
 }
 
+/// A register whose answer was lost may have been done by half: there, and in no use.
+#[rstest]
+#[case::that_was_broken_off(Outcome::Unknown, TargetState::Unused, true)]
+#[case::that_shows(Outcome::Unknown, TargetState::Initial, false)]
+#[case::of_a_target_that_an_operator_took_out_of_use(Outcome::Accepted, TargetState::Unused, false)]
+fn a_register_is_finished(#[case] outcome: Outcome, #[case] state: TargetState, #[case] expected: bool) {
+    let mut model = after(&[Event::ContainersReady]);
+    let facts = &mut model.pod.targets[0].facts;
+    (facts.last, facts.seen) = (Some((Operation::Register, outcome)), Some(Seen::Listed { state, ours: true }));
+    assert_eq!(model.pod.targets[0].wants_register(true), expected);
+}
+
 #[test]
 fn an_active_target_of_an_earlier_pod_is_no_acknowledgement() {
     let mut model = after(&[Event::ContainersReady]);

@@ -9,6 +9,7 @@
 //! | draining | any | drain |
 //! | leaving: removed once its sessions are gone | 0 | maintenance |
 //! | parked by an operator: left alone | above 0 | maintenance |
+//! | half made: removed, unless it is registered again | any | maintenance, its check never enabled |
 //!
 //! Invariant: no command takes a server into use before its own check has passed, except where there is no check.
 //! Invariant: no command undoes a drain or a removal that somebody else began: taking into use changes the weight alone.
@@ -45,6 +46,8 @@ pub(super) struct Server {
     pub(super) initial_weight: u32,
     /// An agent of the operator sets its weight.
     pub(super) advised: bool,
+    /// It has a check that nobody has enabled, as a dynamic server that is being made.
+    pub(super) unbegun: bool,
     /// Its check has passed since it was last put in.
     pub(super) passed: bool,
     pub(super) sessions: u64,
@@ -102,7 +105,7 @@ impl Server {
             return match self.owner {
                 Owner::Slot if self.weight == 0 && self.sessions > 0 => Phase::Leaving,
                 Owner::Slot => Phase::Free,
-                Owner::Ours(_) if self.weight == 0 => Phase::Leaving,
+                Owner::Ours(_) if self.weight == 0 || self.unbegun => Phase::Leaving,
                 Owner::Ours(_) | Owner::Foreign(_) => Phase::Parked,
             };
         }
@@ -112,6 +115,11 @@ impl Server {
             () if self.weight == 0 => Phase::Draining,
             () => Phase::Active,
         }
+    }
+
+    /// Whether somebody began to make it and did not come far: it takes no part in what processes agree on.
+    pub(super) fn is_half_made(&self) -> bool {
+        self.unbegun && matches!(self.owner, Owner::Ours(_)) && self.phase() == Phase::Leaving
     }
 
     /// What a listing says of it; `None` of what is in no use at all.
@@ -253,7 +261,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::registry::haproxy::answer::tests::{OURS, Seen, UP, example};
+    use crate::registry::haproxy::answer::tests::{OURS, Seen, UP, example, with_check};
 
     const SLOT: &str = "lockstep7";
 
@@ -278,6 +286,21 @@ mod tests {
         let server = example(OURS, numbers, seen);
         assert_eq!((server.phase(), server.state()), (phase, Some(state)));
         assert!(matches!(&server.owner, Owner::Ours(stamp) if stamp.uid.as_str() == "u"));
+    }
+
+    /// Whoever made it was broken off: that is not parked by an operator, so it must not wait for one.
+    #[rstest]
+    #[case::after_the_first_step(2, 100, true, Phase::Leaving)]
+    #[case::after_the_second(2, 0, true, Phase::Leaving)]
+    #[case::taken_out_before_its_check(6, 0, false, Phase::Leaving)]
+    #[case::parked_before_its_check(6, 100, false, Phase::Parked)]
+    #[case::parked(14, 100, false, Phase::Parked)]
+    #[case::without_a_check(0, 100, false, Phase::Parked)]
+    fn half_made_is_not_parked(#[case] check: u32, #[case] weight: u32, #[case] half: bool, #[case] phase: Phase) {
+        let server = with_check(check, OURS, [1, 0, weight], ("MAINT", "", 0, 0, 9));
+        assert_eq!((server.is_half_made(), server.phase()), (half, phase));
+        let removed = if phase == Phase::Leaving { "del server web/S" } else { "" };
+        assert_eq!(texts(&server.upkeep("web", None, |_| false)), removed);
     }
 
     #[rstest]
