@@ -48,7 +48,7 @@ use futures_util::future::join_all;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::{Instant, timeout_at};
 
-use self::backend::Backend;
+use self::backend::{Backend, Told};
 use self::instances::{Gathered, Instances, Reached};
 use self::leaving::Leaving;
 use self::server::{Owner, Phase, Server, Steps};
@@ -190,7 +190,8 @@ impl Haproxy {
                     if wanted.phase <= Phase::Registering
                         && (server.is_half_made() || (one.fresh && server.phase() >= Phase::Draining)) =>
                 {
-                    all.extend(server.put_in(service, config, server.address.and_then(|address| self.share(service, config, address))));
+                    let share = server.address.and_then(|address| self.share(service, config, address));
+                    all.extend(server.put_in(service, config, share, false));
                 }
                 Some(server) if server.phase() >= wanted.phase => {}
                 Some(server) if wanted.phase == Phase::Draining => all.extend(server.drain(service)),
@@ -256,23 +257,25 @@ impl Haproxy {
         let service: Arc<str> = service.into();
         let config = self.backend(&service);
         let (Gathered { mut reached, lacking }, _turn) = self.enter(&service, config, deadline).await.map_err(nothing_left)?;
+        let own = |change: &Change| self.slots.is_of(&service, change.address, &change.uid);
+        let told: Vec<Told<'_>> = changes.iter().map(|change| Told { change, its_own: own(change) }).collect();
         if let Some(lacking) = lacking {
             self.instances.miss(&reached, &service);
-            return Ok(change_some(&mut reached, &service, changes, &lacking).await.into_iter().map(Err).collect());
+            return Ok(change_some(&mut reached, &service, &told, &lacking).await.into_iter().map(Err).collect());
         }
         changes.iter().for_each(|change| self.remember(&reached, &service, config, change));
         let cluster = &self.cluster;
         let making = reached.iter_mut().map(|one| {
-            let service = &service;
+            let (service, told) = (&service, &told);
             async move {
                 let mut results = Vec::with_capacity(changes.len());
-                for (place, change) in changes.iter().enumerate() {
+                for (place, Told { change, its_own }) in told.iter().copied().enumerate() {
                     // What an earlier change did decides too, where it may concern the same server or took a slot.
                     let slots = config.servers == Servers::Template && place > 0;
                     if slots || changes[..place].iter().any(|earlier| earlier.address == change.address) {
                         Instances::read_again(one, service, cluster).await?;
                     }
-                    results.push(make(one, service, (config, cluster), change).await?);
+                    results.push(make(one, service, (config, cluster), Told { change, its_own }).await?);
                 }
                 Ok::<_, CallError>(results)
             }
@@ -283,13 +286,20 @@ impl Haproxy {
             CallError::Unavailable(text) => CallError::Failed(text),
             other => other,
         })?;
-        Ok((0..changes.len()).map(|place| together(made.iter().map(|results| &results[place]))).collect())
+        let results: Vec<_> = (0..changes.len()).map(|place| together(made.iter().map(|results| &results[place]))).collect();
+        for (change, _) in changes.iter().zip(&results).filter(|(change, result)| change.operation == Operation::Register && result.is_ok())
+        {
+            self.slots.put_in(&service, change.address, &change.uid);
+        }
+        Ok(results)
     }
 
     /// Keeps what of a change HAProxy does not.
     fn remember(&self, reached: &[Reached], service: &Arc<str>, config: HaproxyBackend, change: &Change) {
         match change.operation {
-            Operation::Register if config.servers == Servers::Template => self.slots.taken(service, change.address, change.weight),
+            Operation::Register if config.servers == Servers::Template => {
+                self.slots.taken(service, change.address, change.weight, &change.uid);
+            }
             Operation::Register | Operation::Drain => {}
             Operation::Deregister => {
                 if config.servers == Servers::Template {
@@ -350,8 +360,8 @@ impl Registry for Haproxy {
 
 /// While not all that count are reached, the others are told at once what takes traffic away, or gives back what a drain took, and no more:
 /// a deregister only drains, since one that has let a target go would be given it again by one that was away meanwhile.
-async fn change_some(reached: &mut [Reached], service: &str, changes: &[Change], lacking: &str) -> Vec<ChangeError> {
-    let all = |one: &Reached| changes.iter().map(|change| one.backend.change_in_part(service, change)).collect::<Vec<_>>();
+async fn change_some(reached: &mut [Reached], service: &str, told: &[Told<'_>], lacking: &str) -> Vec<ChangeError> {
+    let all = |one: &Reached| told.iter().map(|told| one.backend.change_in_part(service, *told)).collect::<Vec<_>>();
     let begun: Vec<Vec<Vec<Steps>>> = reached.iter().map(all).collect();
     let changing = reached.iter_mut().zip(&begun).map(|(one, steps)| async move {
         for steps in steps.iter().flatten() {
@@ -363,11 +373,11 @@ async fn change_some(reached: &mut [Reached], service: &str, changes: &[Change],
     });
     join_all(changing).await;
     let put_back = |place: usize| begun.iter().any(|steps| !steps[place].is_empty());
-    let outcome = |(place, change): (usize, &Change)| match change.operation {
+    let outcome = |(place, told): (usize, &Told<'_>)| match told.change.operation {
         Operation::Register if !put_back(place) => ChangeError::Refused(format!("it waits until every instance is reached: {lacking}")),
         Operation::Register | Operation::Drain | Operation::Deregister => ChangeError::Unfinished(lacking.to_owned()),
     };
-    changes.iter().enumerate().map(outcome).collect()
+    told.iter().enumerate().map(outcome).collect()
 }
 
 /// What hinders a call before its first change leaves hinders it for certain.
@@ -441,12 +451,12 @@ async fn make(
     one: &mut Reached,
     service: &str,
     (config, cluster): (HaproxyBackend, &str),
-    change: &Change,
+    told: Told<'_>,
 ) -> Result<Result<(), ChangeError>, CallError> {
-    match try_to_make(one, service, config, change).await? {
+    match try_to_make(one, service, config, told).await? {
         Err(ChangeError::Refused(text)) if text.starts_with(EXISTS) => {
             Instances::read_again(one, service, cluster).await?;
-            try_to_make(one, service, config, change).await
+            try_to_make(one, service, config, told).await
         }
         result => Ok(result),
     }
@@ -456,9 +466,9 @@ async fn try_to_make(
     one: &mut Reached,
     service: &str,
     config: HaproxyBackend,
-    change: &Change,
+    told: Told<'_>,
 ) -> Result<Result<(), ChangeError>, CallError> {
-    let all = match one.backend.change(service, config, change) {
+    let all = match one.backend.change(service, config, told) {
         Ok(all) => all,
         Err(error) => return Ok(Err(error)),
     };

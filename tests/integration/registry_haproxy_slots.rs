@@ -7,9 +7,12 @@ use lockstep::config::HaproxyBackend;
 use lockstep::registry::{Capabilities, Change, ChangeError, Listing, Operation, Registry, TargetKeys};
 use lockstep::target::{PodUid, TargetState};
 use rstest::rstest;
+use tokio::time::Instant;
 
-use crate::haproxy_process::Haproxy;
-use crate::registry_haproxy::{DYNAMIC, ROUND, SLOTS, TEMPLATE, change, endpoint, of_cluster, one, open, state, tell, until, weights};
+use crate::haproxy_process::{Haproxy, serves};
+use crate::registry_haproxy::{
+    DYNAMIC, PATIENCE, ROUND, SLOTS, TEMPLATE, change, endpoint, of_cluster, one, open, state, tell, until, weights,
+};
 
 #[tokio::test]
 async fn slots_survive_a_reload() {
@@ -44,6 +47,58 @@ async fn slots_without_a_host_name_lose_their_address() {
     let listing = driver.list("web", None).await.unwrap();
     assert_eq!(state(&listing, address), None, "if HAProxy keeps it, the page need not warn any more");
     assert_eq!(listing.targets[0].address, SocketAddr::from((Ipv4Addr::LOCALHOST, address.port())));
+}
+
+/// A pod's address is another pod's before all processes have let it go: the slot has the check and the weight of the first.
+#[rstest]
+#[case::in_part(Duration::from_secs(30))]
+#[case::in_one_that_is_back(Duration::from_millis(300))]
+#[tokio::test]
+async fn whoever_has_an_address_next_passes_its_own_check(#[case] instance_timeout: Duration) {
+    let counts = instance_timeout > PATIENCE;
+    let (first, second) = (Haproxy::start(SLOTS), Haproxy::start(SLOTS));
+    let driver = open(vec![first.address(), second.address()], &[("web", TEMPLATE)], instance_timeout);
+    let (_pod, address) = endpoint();
+    let next = Change { uid: PodUid::new("next"), ..change(Operation::Register, address) };
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    tell(&driver, Operation::Drain, address).await.unwrap();
+    second.hide();
+    if counts {
+        for operation in [Operation::Drain, Operation::Deregister] {
+            let told = tell(&driver, operation, address).await;
+            assert!(matches!(told, Err(ChangeError::Unfinished(_))), "{told:?}");
+        }
+        let waits = driver.apply("web", std::slice::from_ref(&next)).await.unwrap().remove(0);
+        assert!(matches!(waits, Err(ChangeError::Refused(_))), "{waits:?}");
+        assert!(!serves(&first, address));
+        second.show();
+        driver.apply("web", std::slice::from_ref(&next)).await.unwrap().remove(0).unwrap();
+        assert!(!serves(&first, address) && !serves(&second, address));
+    } else {
+        let begun = Instant::now();
+        while tell(&driver, Operation::Deregister, address).await.is_err() {
+            assert!(begun.elapsed() < PATIENCE, "it still counts");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        until(&driver, address, None).await;
+        driver.apply("web", std::slice::from_ref(&next)).await.unwrap().remove(0).unwrap();
+        until(&driver, address, Some(TargetState::Active)).await;
+        second.show();
+        while is_drained(&second, address) {
+            let _ = driver.list("web", None).await;
+            assert!(begun.elapsed() < PATIENCE, "it stays drained");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(!serves(&second, address), "its check has not passed there");
+    }
+    until(&driver, address, Some(TargetState::Active)).await;
+    assert!(serves(&first, address) && serves(&second, address));
+}
+
+fn is_drained(process: &Haproxy, address: SocketAddr) -> bool {
+    let state = process.ask("show servers state web");
+    state.lines().map(words).any(|fields| fields.get(1) == Some(&address.ip().to_string()) && fields[3] == "12")
 }
 
 /// Between two terms of one replica another one leads: what it gave back then may be in use again.

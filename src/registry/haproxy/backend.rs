@@ -17,6 +17,14 @@ use crate::target::PodUid;
 /// Check of a dynamic server, which no `default-server` line reaches: first result within a second, out of use after three failures.
 const CHECK: &str = "check inter 1s fastinter 250ms rise 2 fall 3";
 
+/// A change, and what is known of the slot at its address.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told<'c> {
+    pub(super) change: &'c Change,
+    /// It was put in for the very pod of the change. Else its state, its check and its weight are those of whoever had the address before.
+    pub(super) its_own: bool,
+}
+
 /// The servers of a backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Backend {
@@ -46,10 +54,11 @@ impl Backend {
     }
 
     /// Steps that do `change` in the backend `name`; none where it is done. A drain or a deregister of nothing is [`ChangeError::NotFound`].
-    pub(super) fn change(&self, name: &str, config: HaproxyBackend, change: &Change) -> Result<Vec<Steps>, ChangeError> {
+    pub(super) fn change(&self, name: &str, config: HaproxyBackend, told: Told<'_>) -> Result<Vec<Steps>, ChangeError> {
+        let Told { change, its_own } = told;
         let known = self.find(change.address, &change.uid);
         match (change.operation, known) {
-            (Operation::Register, Some(server)) => Ok(server.put_in(name, config, Some(change.weight))),
+            (Operation::Register, Some(server)) => Ok(server.put_in(name, config, Some(change.weight), its_own)),
             (Operation::Register, None) => self.add(name, config, change).map(|steps| vec![steps]),
             (Operation::Drain, Some(server)) => Ok(server.drain(name)),
             (Operation::Deregister, Some(server)) => Ok(server.take_out(name)),
@@ -58,10 +67,12 @@ impl Backend {
     }
 
     /// Steps that do what of `change` may be done while other processes do not: it stops traffic to what is there, or takes a drain back.
-    pub(super) fn change_in_part(&self, name: &str, change: &Change) -> Vec<Steps> {
+    pub(super) fn change_in_part(&self, name: &str, told: Told<'_>) -> Vec<Steps> {
+        let Told { change, its_own } = told;
         let Some(server) = self.find(change.address, &change.uid) else { return Vec::new() };
         match change.operation {
-            Operation::Register => server.take_drain_back(name),
+            Operation::Register if its_own || server.owner != Owner::Slot => server.take_drain_back(name),
+            Operation::Register => Vec::new(),
             Operation::Drain | Operation::Deregister => server.drain(name),
         }
     }
@@ -189,6 +200,8 @@ mod tests {
     const CHECKED: HaproxyBackend = HaproxyBackend { servers: Servers::Dynamic, check: true, weight: None, drain: Duration::ZERO };
     const SLOTS: HaproxyBackend = HaproxyBackend { servers: Servers::Template, ..CHECKED };
 
+    const SLOT7: &str = "lockstep7";
+
     fn backend(servers: impl IntoIterator<Item = Server>) -> Backend {
         Backend { servers: servers.into_iter().collect() }
     }
@@ -196,6 +209,10 @@ mod tests {
     fn change(operation: Operation) -> Change {
         let (address, pod) = ("10.0.0.1:80".parse().unwrap(), PodKey::new("shop", "web-1"));
         Change { operation, address, uid: PodUid::new("u"), pod, cluster: "here".into(), weight: 100 }
+    }
+
+    fn told(change: &Change) -> Told<'_> {
+        Told { change, its_own: false }
     }
 
     fn texts<'s>(steps: impl IntoIterator<Item = &'s Steps>) -> String {
@@ -214,17 +231,31 @@ mod tests {
     #[case::leaving([1, 0, 0], "set server web/S weight 0%; enable health web/S; set server web/S state ready", "", "del server web/S")]
     fn a_change_takes_the_way_from_where_it_is(#[case] numbers: [u32; 3], #[case] register: &str, #[case] drain: &str, #[case] out: &str) {
         let backend = backend([example(OURS, numbers, UP)]);
-        let told = |operation| texts(&backend.change("web", CHECKED, &change(operation)).unwrap());
-        assert_eq!(told(Operation::Register), register);
-        assert_eq!(told(Operation::Drain), drain);
-        assert_eq!(told(Operation::Deregister), out);
+        let said = |operation| texts(&backend.change("web", CHECKED, told(&change(operation))).unwrap());
+        assert_eq!(said(Operation::Register), register);
+        assert_eq!(said(Operation::Drain), drain);
+        assert_eq!(said(Operation::Deregister), out);
     }
 
     #[test]
     fn a_new_server_is_checked_before_it_is_used() {
-        let steps = Backend::default().change("web", CHECKED, &change(Operation::Register)).unwrap();
+        let steps = Backend::default().change("web", CHECKED, told(&change(Operation::Register))).unwrap();
         let expected = format!("add server web/S 10.0.0.1:80 {CHECK} weight 100; set server web/S weight 0%; ");
         assert_eq!(texts(&steps), expected + "enable health web/S; set server web/S state ready");
+    }
+
+    /// Slots do not tell pods apart: what is drained there was, as a rule, drained for whoever had the address before.
+    #[rstest]
+    #[case::of_its_own(SLOT7, true, "state ready", "state ready")]
+    #[case::of_another(SLOT7, false, "weight 0%; state maint; enable health; state ready", "")]
+    #[case::dynamic(OURS, false, "state ready", "state ready")]
+    fn a_drain_is_taken_back_for_its_own_pod(#[case] name: &str, #[case] its_own: bool, #[case] whole: &str, #[case] part: &str) {
+        let (backend, change) = (backend([example(name, [8, 2, 100], UP)]), change(Operation::Register));
+        let told = Told { change: &change, its_own };
+        let short = |steps: &[Steps]| texts(steps).replace(&format!("set server web/{SLOT7} "), "").replace("set server web/S ", "");
+        let short = |steps: &[Steps]| short(steps).replace(&format!(" web/{SLOT7}"), "");
+        assert_eq!(short(&backend.change("web", SLOTS, told).unwrap()), whole);
+        assert_eq!(short(&backend.change_in_part("web", told)), part);
     }
 
     /// Another process gets it as it is here, and nothing comes into use that an operator has parked.
@@ -246,9 +277,9 @@ mod tests {
     fn others_are_not_named(#[case] name: &str) {
         let backend = backend([example(name, [0, 2, 100], UP)]);
         for operation in [Operation::Drain, Operation::Deregister] {
-            assert_eq!(backend.change("web", CHECKED, &change(operation)), Err(ChangeError::NotFound));
+            assert_eq!(backend.change("web", CHECKED, told(&change(operation))), Err(ChangeError::NotFound));
         }
-        assert!(!texts(&backend.change("web", CHECKED, &change(Operation::Register)).unwrap()).contains(&format!("web/{name} ")));
+        assert!(!texts(&backend.change("web", CHECKED, told(&change(Operation::Register))).unwrap()).contains(&format!("web/{name} ")));
         assert_eq!(backend.upkeep("web", CHECKED, |_| None, |_| false), []);
     }
 
@@ -260,7 +291,7 @@ mod tests {
         let backend = backend([example("lockstep7", [4, 2, 0], UP)]);
         assert_eq!(texts(&backend.upkeep("web", config, |_| None, |_| false)), expected);
         assert_eq!(backend.ours(config).count(), usize::from(!expected.is_empty()));
-        assert!(texts(&backend.change("web", config, &change(Operation::Deregister)).unwrap()).contains("state maint"));
+        assert!(texts(&backend.change("web", config, told(&change(Operation::Deregister))).unwrap()).contains("state maint"));
     }
 
     #[rstest]
@@ -268,7 +299,7 @@ mod tests {
     #[case::light(20, "set server web/lockstep7 weight 20; set server web/lockstep7 weight 0%")]
     fn a_slot_that_takes_no_weights_says_so_at_once(#[case] weight: u16, #[case] expected: &str) {
         let backend = backend([example("lockstep7", [5, 0, 100], ("MAINT", "", 0, 0, 9))]);
-        let steps = backend.change("web", SLOTS, &Change { weight, ..change(Operation::Register) }).unwrap();
+        let steps = backend.change("web", SLOTS, told(&Change { weight, ..change(Operation::Register) })).unwrap();
         let rest = "; set server web/lockstep7 addr 10.0.0.1 port 80; enable health web/lockstep7; set server web/lockstep7 state ready";
         assert_eq!(texts(&steps), format!("{expected}{rest}"));
     }
@@ -277,7 +308,7 @@ mod tests {
     fn a_full_template_says_what_to_do() {
         let full = backend([example("lockstep1", [4, 2, 100], UP)]);
         let other = Change { address: "10.0.0.2:80".parse().unwrap(), ..change(Operation::Register) };
-        let refused = full.change("web", SLOTS, &other);
+        let refused = full.change("web", SLOTS, told(&other));
         assert!(matches!(&refused, Err(ChangeError::Full(text)) if text.contains("server-template lockstep")), "{refused:?}");
     }
 }

@@ -12,7 +12,8 @@
 //! | half made: removed, unless it is registered again | any | maintenance, its check never enabled |
 //!
 //! Invariant: no command takes a server into use before its own check has passed, except where there is no check.
-//! Invariant: no command undoes a drain or a removal that somebody else began: taking into use changes the weight alone.
+//! Invariant: what is done unasked (`upkeep`) undoes no drain and no removal that somebody else began: it changes the weight alone. A register
+//! undoes both; so does whatever makes a process that was away or is new like the others (`super`), an operator's drain in it included.
 //! Absent on purpose: texts of HAProxy (`answer`), which server is meant (`backend`).
 
 use std::net::SocketAddr;
@@ -162,17 +163,25 @@ impl Server {
     }
 
     /// Steps that put it in again, where it is on its way out or out of use. `share`: the one that its target is to have, where known.
-    pub(super) fn put_in(&self, backend: &str, config: HaproxyBackend, share: Option<u16>) -> Vec<Steps> {
+    /// `its_own`: a slot was drained for the very pod that is put in; else what its check says is of somebody else.
+    pub(super) fn put_in(&self, backend: &str, config: HaproxyBackend, share: Option<u16>, its_own: bool) -> Vec<Steps> {
         let full = format!("{backend}/{}", self.name);
         let ready = format!("set server {full} state ready");
         let steps = match self.phase() {
             Phase::Active => return self.weigh(backend, share),
             Phase::Registering | Phase::Free => return Vec::new(),
-            Phase::Draining => return self.take_drain_back(backend),
+            Phase::Draining if its_own || self.owner != Owner::Slot => return self.take_drain_back(backend),
+            // A check begins anew only from maintenance.
+            Phase::Draining if config.check => Steps::must([
+                format!("set server {full} weight 0%"),
+                format!("set server {full} state maint"),
+                format!("enable health {full}"),
+                ready,
+            ]),
             Phase::Leaving | Phase::Parked if config.check => {
                 Steps::must([format!("set server {full} weight 0%"), format!("enable health {full}"), ready])
             }
-            Phase::Leaving | Phase::Parked => Steps::must([self.take_weight(backend, share), ready]),
+            Phase::Draining | Phase::Leaving | Phase::Parked => Steps::must([self.take_weight(backend, share), ready]),
         };
         vec![steps]
     }

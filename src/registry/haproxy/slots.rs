@@ -1,10 +1,12 @@
-//! What is remembered of slots, which carry nothing but an address: the share that each is to get, and which were given back lately.
+//! What is remembered of slots, which carry nothing but an address: the share that each is to get, which pod it was put in for, and which
+//! were given back lately.
 //!
 //! A reload brings back the servers of the state file. What was given back after that file was written is in use again then, at an
 //! address that nobody claims any more and that another pod may have by now.
 //!
-//! Invariant: nothing here is needed: without it a slot gets the weight that its backend's bindings agree on, else its whole one, and one
-//! that a reload brought back stays in use until the sweep has found that nobody claims it.
+//! Invariant: nothing here is needed: without it a slot gets the weight that its backend's bindings agree on, else its whole one, one that
+//! was drained passes its check again before it is in use, and one that a reload brought back stays in use until the sweep has found that
+//! nobody claims it.
 //! Invariant: of what is in no use any more, nothing is remembered for longer than [`LATELY`].
 //! Absent on purpose: what HAProxy itself says (`backend`); claims, of which a driver knows nothing.
 
@@ -15,6 +17,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::target::PodUid;
+
 /// The time from writing a state file to the reload, and from there to the first read after it, which an audit makes at the latest.
 const LATELY: Duration = Duration::from_secs(180);
 
@@ -24,17 +28,34 @@ pub(super) struct Slots {
     known: Mutex<HashMap<(Arc<str>, SocketAddr), Memory>>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Memory {
-    /// Percent of its own weight that it is to get.
-    Share(u16),
+    Taken {
+        /// Percent of its own weight that it is to get.
+        share: u16,
+        /// The pod for which every process that counts has put it in.
+        of: Option<PodUid>,
+    },
     GivenBack(Instant),
 }
 
 impl Slots {
-    /// The slot with that address is to get so many percent of its weight.
-    pub(super) fn taken(&self, service: &Arc<str>, address: SocketAddr, share: u16) {
-        self.remember(service, address, Memory::Share(share));
+    /// The slot with that address is to get so many percent of its weight, and is about to be put in for that pod.
+    pub(super) fn taken(&self, service: &Arc<str>, address: SocketAddr, share: u16, uid: &PodUid) {
+        let of = self.is_of(service, address, uid).then(|| uid.clone());
+        self.remember(service, address, Memory::Taken { share, of });
+    }
+
+    /// Every process that counts has put it in for that pod.
+    pub(super) fn put_in(&self, service: &Arc<str>, address: SocketAddr, uid: &PodUid) {
+        if let Some(share) = self.share(service, address) {
+            self.remember(service, address, Memory::Taken { share, of: Some(uid.clone()) });
+        }
+    }
+
+    /// Whether what stands at that address was put in for that pod and for no other since, as far as is known.
+    pub(super) fn is_of(&self, service: &Arc<str>, address: SocketAddr, uid: &PodUid) -> bool {
+        matches!(self.recall(service, address), Some(Memory::Taken { of: Some(of), .. }) if of == *uid)
     }
 
     /// The slot with that address is not to be used any more.
@@ -45,7 +66,7 @@ impl Slots {
     /// The share of the slot with that address, where it is known.
     pub(super) fn share(&self, service: &Arc<str>, address: SocketAddr) -> Option<u16> {
         match self.recall(service, address)? {
-            Memory::Share(share) => Some(share),
+            Memory::Taken { share, .. } => Some(share),
             Memory::GivenBack(_) => None,
         }
     }
@@ -54,7 +75,7 @@ impl Slots {
     pub(super) fn keep(&self, service: &Arc<str>, used: impl Fn(SocketAddr) -> bool) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(of, address), memory| match memory {
-            Memory::Share(_) => of != service || used(*address),
+            Memory::Taken { .. } => of != service || used(*address),
             Memory::GivenBack(at) => at.elapsed() < LATELY,
         });
     }
@@ -81,7 +102,7 @@ impl Slots {
     }
 
     fn recall(&self, service: &Arc<str>, address: SocketAddr) -> Option<Memory> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&(service.clone(), address)).copied()
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&(service.clone(), address)).cloned()
     }
 }
 
@@ -92,12 +113,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slot_is_remembered_until_it_is_long_gone() {
         let (slots, web, address) = (Slots::default(), Arc::from("web"), "10.0.0.1:80".parse().unwrap());
+        let (pod, other) = (PodUid::new("u"), PodUid::new("v"));
         let seen = |slots: &Slots| (slots.share(&web, address), slots.was_given_back(&web, address));
+        let of = |slots: &Slots| [&pod, &other].map(|uid| slots.is_of(&web, address, uid));
         assert_eq!(seen(&slots), (None, false));
-        slots.taken(&web, address, 50);
-        assert_eq!(seen(&slots), (Some(50), false));
+        slots.taken(&web, address, 50, &pod);
+        assert_eq!((seen(&slots), of(&slots)), ((Some(50), false), [false, false]), "it may not have been done");
+        slots.put_in(&web, address, &pod);
+        slots.taken(&web, address, 60, &pod);
+        assert_eq!((seen(&slots), of(&slots)), ((Some(60), false), [true, false]));
+        slots.taken(&web, address, 50, &other);
+        assert_eq!(of(&slots), [false, false], "some process may have put it in for the other");
+        slots.put_in(&web, address, &other);
+        assert_eq!(of(&slots), [false, true]);
         slots.given_back(&web, address);
-        assert_eq!(seen(&slots), (None, true));
+        assert_eq!((seen(&slots), of(&slots)), ((None, true), [false, false]));
         assert!(!slots.was_given_back(&Arc::from("other"), address), "each service has slots of its own");
         tokio::time::advance(LATELY).await;
         assert_eq!(seen(&slots), (None, false));
@@ -110,8 +140,8 @@ mod tests {
         let (slots, web, other) = (Slots::default(), Arc::from("web"), Arc::from("other"));
         let [stays, goes] = ["10.0.0.1:80", "10.0.0.2:80"].map(|address| address.parse().unwrap());
         for service in [&web, &other] {
-            slots.taken(service, stays, 50);
-            slots.taken(service, goes, 50);
+            slots.taken(service, stays, 50, &PodUid::new("u"));
+            slots.taken(service, goes, 50, &PodUid::new("v"));
         }
         slots.keep(&web, |address| address == stays);
         assert_eq!((slots.share(&web, stays), slots.share(&web, goes)), (Some(50), None));
