@@ -7,6 +7,7 @@
 //! Invariant: reloads make no place shared, however many: an old process may be met once more after the new one, but not again and again.
 //! Absent on purpose: what follows from it (`instances`).
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -18,8 +19,8 @@ use crate::registry::CallError;
 const TURNS: u32 = 2;
 /// A place where one process alone has answered for so long is shared no more; while something waits, it is read many times in that.
 const CALM: Duration = Duration::from_secs(60);
-/// Processes that are remembered; a balancer of more is known by those that were started earlier.
-const MET: usize = 9;
+/// Processes that are remembered: more than a balancer has behind it, as a rule. Of more those go first that never came back.
+const MET: usize = 64;
 
 /// One life of a process: in a container each new one may have the id of the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,7 +84,7 @@ impl Answering {
         let returns = before.as_ref().map_or(0, |(_, returns)| *returns);
         let older =
             self.met.first().is_some_and(|(now, _)| process.started < now.started || (before.is_some() && process.started == now.started));
-        self.met.truncate(MET - 1);
+        self.make_room();
         self.met.insert(0, (process.clone(), returns));
         if !older {
             return Met::Another;
@@ -109,6 +110,14 @@ impl Answering {
     /// Whether it is that one that answers.
     pub(super) fn is(&self, process: &Process) -> bool {
         self.met.first().is_some_and(|(now, _)| now == process)
+    }
+
+    /// Forgets one that came back least often, and of those the one that was met the longest ago.
+    fn make_room(&mut self) {
+        let least = self.met.iter().enumerate().min_by_key(|(place, (_, returns))| (*returns, Reverse(*place)));
+        if let Some((place, _)) = least.filter(|_| self.met.len() >= MET) {
+            self.met.remove(place);
+        }
     }
 
     fn is_calm(&self, at: Instant) -> bool {
@@ -156,6 +165,32 @@ mod tests {
             }
         }
         assert_eq!((met.join(" "), answering.is_shared()), (expected.to_owned(), shared));
+    }
+
+    /// However many there are, and in whatever order they answer.
+    #[rstest]
+    #[case::the_oldest_first(0..10)]
+    #[case::the_youngest_first((0..10).rev())]
+    #[case::more_than_are_remembered(0..100)]
+    #[tokio::test(start_paused = true)]
+    async fn many_processes_that_answer_by_turns_are_found(#[case] turn: impl Iterator<Item = u64> + Clone) {
+        let mut answering = Answering::default();
+        for started in [turn.clone(), turn.clone(), turn].into_iter().flatten() {
+            answering.meet(&Process { started, ..of("a") }, Instant::now());
+        }
+        assert!(answering.is_shared());
+    }
+
+    /// Each old process is met once more, as often as there is a new one.
+    #[tokio::test(start_paused = true)]
+    async fn many_reloads_make_no_place_shared() {
+        let mut answering = Answering::default();
+        for started in 0..200 {
+            for started in [started, started + 1, started, started + 1] {
+                answering.meet(&Process { started, ..of("a") }, Instant::now());
+            }
+        }
+        assert!(!answering.is_shared());
     }
 
     /// As those of one Deployment are.
