@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 use super::answer;
 use super::backend::Backend;
 use super::process::{Answering, Met, Process};
-use super::runtime::{Place, Session};
+use super::runtime::{OffLimits, Place, Session};
 use crate::config::{HaproxyConfig, off_limits};
 use crate::reconcile::OpenError;
 use crate::registry::CallError;
@@ -327,7 +327,7 @@ impl Address {
             Self::Unix(path) => return vec![Place::Unix(path.clone())],
             Self::Host(host, port) => (host, *port),
         };
-        let nowhere = |forbidden| vec![Place::Nowhere(format!("{host}:{port}"), forbidden)];
+        let nowhere = |forbidden| vec![Place::Nowhere(format!("{host}:{port}"), OffLimits(forbidden))];
         match timeout(LOOK_UP, look_up(host, port)).await {
             Ok(Ok(found)) => found.into_iter().map(|address| Place::Tcp(address, host.clone())).collect(),
             Ok(Err(ReachError::Forbidden(_, what))) => nowhere(Some(what)),

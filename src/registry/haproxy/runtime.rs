@@ -8,6 +8,8 @@
 //! Invariant: [`CallError::Unavailable`] means that no command left.
 //! Absent on purpose: what the commands mean (`backend`), retries.
 
+use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,9 +39,14 @@ pub(super) enum Place {
     Unix(PathBuf),
     /// An address, with the name that its certificate must have.
     Tcp(std::net::SocketAddr, String),
-    /// A name and port that mean no address at the moment, or only addresses that are off limits: those are what is said.
-    Nowhere(String, Option<&'static str>),
+    /// A name and port that mean no address at the moment, or only addresses that are off limits.
+    Nowhere(String, OffLimits),
 }
+
+/// What the addresses of a name are, where it has any and nothing is sent there. It may be another thing with each look-up, so it makes no
+/// place another place: all compare as equal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OffLimits(pub(super) Option<&'static str>);
 
 /// An open session. Dropping it ends it.
 #[derive(Debug)]
@@ -63,6 +70,30 @@ enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl PartialEq for OffLimits {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for OffLimits {}
+
+impl Hash for OffLimits {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+impl PartialOrd for OffLimits {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for OffLimits {
+    fn cmp(&self, _: &Self) -> Ordering {
+        Ordering::Equal
+    }
 }
 
 impl Place {
@@ -112,8 +143,8 @@ impl Session {
 async fn connect(place: &Place, ca: Option<&Credential>) -> Result<Stream, CallError> {
     let unreachable = |error: std::io::Error| CallError::Unavailable(cause(&error));
     match place {
-        Place::Nowhere(_, None) => Err(CallError::Unavailable("the name cannot be looked up".to_owned())),
-        Place::Nowhere(_, Some(what)) => Err(CallError::Unavailable(format!("the name means {what}; nothing is sent there"))),
+        Place::Nowhere(_, OffLimits(None)) => Err(CallError::Unavailable("the name cannot be looked up".to_owned())),
+        Place::Nowhere(_, OffLimits(Some(what))) => Err(CallError::Unavailable(format!("the name means {what}; nothing is sent there"))),
         Place::Unix(path) => UnixStream::connect(path).await.map(Stream::Unix).map_err(unreachable),
         Place::Tcp(address, host) => {
             let stream = TcpStream::connect(address).await.map_err(unreachable)?;
@@ -170,5 +201,21 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, line: &str)
         if answers.len() > commands {
             return Ok(Ok(answers.into_iter().take(commands).collect()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    /// It is counted out by the time that it has led nowhere, whatever each look-up says.
+    #[test]
+    fn a_name_that_leads_nowhere_is_one_place() {
+        let places: Vec<Place> = [None, Some("link-local")].map(|what| Place::Nowhere("lb:9999".to_owned(), OffLimits(what))).into();
+        assert_eq!(places.iter().cloned().collect::<HashSet<_>>().len(), 1);
+        assert_eq!(places[0].cmp(&places[1]), Ordering::Equal);
+        assert_ne!(places[0], Place::Nowhere("lb:9998".to_owned(), OffLimits(None)));
     }
 }
