@@ -218,24 +218,34 @@ async fn what_was_broken_off_is_put_in_by_the_next_leader(#[case] step: &'static
 
 /// An address behind which `process` answers. The first session in which it is asked for that ends before the answer comes.
 pub(crate) fn breaking_off(process: &Haproxy, asked: &'static str) -> SocketAddr {
+    let mut broken = false;
+    between(process, move |line, answer| {
+        let breaks = !broken && line.contains(asked);
+        broken |= breaks;
+        (!breaks).then(|| answer.to_owned())
+    })
+}
+
+/// An address behind which `process` answers, one session after the other: a line and its answer, which is passed on as `told` says. A session
+/// of which it says nothing ends.
+pub(crate) fn between(process: &Haproxy, mut told: impl FnMut(&str, &str) -> Option<String> + Send + 'static) -> SocketAddr {
     let (listener, address) = endpoint();
     let socket = process.address().trim_start_matches("unix:").to_owned();
     std::thread::spawn(move || {
-        let mut broken = false;
         for client in listener.incoming() {
-            let (mut client, mut server) = (client.unwrap(), UnixStream::connect(&socket).unwrap());
-            let (mut line, mut answer) = ([0; 4096], [0; 65536]);
+            let (mut client, Ok(mut server)) = (client.unwrap(), UnixStream::connect(&socket)) else { continue };
+            let (mut line, mut part) = ([0; 4096], [0; 65536]);
             while let Ok(count @ 1..) = client.read(&mut line) {
                 server.write_all(&line[..count]).unwrap();
-                let mut length = server.read(&mut answer).unwrap();
-                while !answer[..length].ends_with(b"\n> ") {
-                    length += server.read(&mut answer[length..]).unwrap();
+                let line = String::from_utf8_lossy(&line[..count]);
+                let mut answer = String::new();
+                // Each command of the line has an answer, and those may come one by one.
+                while answer.matches("\n> ").count() < line.split(';').count() {
+                    let count = server.read(&mut part).unwrap();
+                    assert!(count > 0, "it ends in the middle of {answer}");
+                    answer.push_str(str::from_utf8(&part[..count]).unwrap());
                 }
-                if !broken && String::from_utf8_lossy(&line[..count]).contains(asked) {
-                    broken = true;
-                    break;
-                }
-                if client.write_all(&answer[..length]).is_err() {
+                if told(&line, &answer).is_none_or(|answer| client.write_all(answer.as_bytes()).is_err()) {
                     break;
                 }
             }

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::haproxy_process::{Haproxy, free_port, serves};
 use crate::registry_haproxy::{
-    DYNAMIC, PATIENCE, ROUND, SLOTS, TEMPLATE, answering, breaking_off, change, endpoint, open, state, tell, until,
+    DYNAMIC, PATIENCE, ROUND, SLOTS, TEMPLATE, answering, between, breaking_off, change, endpoint, open, state, tell, until,
 };
 
 /// The name that the hosts file of a test gives its processes.
@@ -211,6 +211,57 @@ async fn one_that_is_back_puts_in_what_the_others_serve(#[case] out: Operation) 
     }
     until(&driver, address, Some(TargetState::Active)).await;
     assert!(serves(&first, address));
+}
+
+/// A new leader knows no process; one that is away in its term missed something, so it is made like the others, which serve.
+#[tokio::test]
+async fn one_that_was_away_as_the_leader_changed_knows_no_better() {
+    let (first, second) = (Haproxy::start(ROUND), Haproxy::start(ROUND));
+    let addresses = vec![long_run(&first).to_string(), long_run(&second).to_string()];
+    let driver = open(addresses, &[("web", DYNAMIC)], Duration::from_secs(30));
+    let (_pod, address) = endpoint();
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    tell(&driver, Operation::Drain, address).await.unwrap();
+    second.hide();
+    let told = tell(&driver, Operation::Register, address).await;
+    assert!(matches!(told, Err(ChangeError::Unfinished(_))) && serves(&first, address), "{told:?}");
+    driver.forget();
+    let told = tell(&driver, Operation::Register, address).await;
+    assert!(matches!(told, Err(ChangeError::Refused(_))), "{told:?}");
+    second.show();
+    until_listed(&driver).await;
+    assert!(serves(&first, address) && serves(&second, address));
+    until(&driver, address, Some(TargetState::Active)).await;
+}
+
+/// But one that was started just now, and so lost everything, does not know better than one that is away.
+#[tokio::test]
+async fn one_that_was_just_started_knows_no_better_than_one_that_is_away() {
+    let (mut first, second) = (Haproxy::start(ROUND), Haproxy::start(ROUND));
+    let driver = open(vec![first.address(), long_run(&second).to_string()], &[("web", DYNAMIC)], Duration::from_secs(30));
+    let ((_pod, address), (_other, comes)) = (endpoint(), endpoint());
+    tell(&driver, Operation::Register, address).await.unwrap();
+    until(&driver, address, Some(TargetState::Active)).await;
+    second.hide();
+    first.stop();
+    first.resume();
+    driver.forget();
+    let told = tell(&driver, Operation::Register, comes).await;
+    assert!(matches!(told, Err(ChangeError::Refused(_))), "{told:?}");
+    second.show();
+    until_listed(&driver).await;
+    assert!(serves(&second, address));
+    until(&driver, address, Some(TargetState::Active)).await;
+    assert!(serves(&first, address));
+}
+
+/// An address behind which `process` answers as if it had run for hours.
+fn long_run(process: &Haproxy) -> SocketAddr {
+    between(process, |_, answer| {
+        let lines = answer.split_inclusive('\n').map(|line| if line.starts_with("Uptime_sec: ") { "Uptime_sec: 9000\n" } else { line });
+        Some(lines.collect())
+    })
 }
 
 /// A front takes connections for a process that is dead, and closes them: that is not to be reached, and holds nothing up for ever.

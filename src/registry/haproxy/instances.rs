@@ -109,8 +109,10 @@ struct Health {
     /// When it was last waited for in vain as long as any other.
     waited: Option<Instant>,
     out: bool,
-    /// It was like the others once, or was counted out: it is no stranger any more.
-    met: bool,
+    /// It was counted out since: in no backend it is a stranger any more.
+    was_out: bool,
+    /// Nor is it in these, in which it was like the others once, or missed what they were told.
+    met: HashSet<Arc<str>>,
     answering: Answering,
     /// Backends in which it has what the others have.
     alike: HashSet<Arc<str>>,
@@ -161,7 +163,7 @@ impl Instances {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         for one in reached {
             let health = known.entry(one.place.clone()).or_default();
-            health.met = true;
+            health.met.insert(service.clone());
             // Of another that was seen there meanwhile it says nothing.
             if health.answering.is(&one.process) {
                 health.alike.insert(service.clone());
@@ -175,11 +177,26 @@ impl Instances {
         self.out.set(0);
     }
 
-    /// Says that whoever is not among these misses what they are told now.
-    pub(super) fn miss(&self, reached: &[Reached], service: &str) {
+    /// Says that whoever is not among these misses what they are told now. Strangers among these that have run for a while are complete.
+    pub(super) fn miss(&self, reached: &[Reached], service: &Arc<str>) {
+        let settled = |one: &&Reached| one.strange && one.age >= SETTLED;
+        let some_complete = reached.iter().any(|one| !one.fresh || settled(&one));
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for (_, health) in known.iter_mut().filter(|(place, _)| !reached.iter().any(|one| one.place == **place)) {
-            health.alike.remove(service);
+        for (place, health) in known.iter_mut() {
+            match reached.iter().find(|one| one.place == *place) {
+                Some(one) if settled(&one) && health.answering.is(&one.process) && !health.answering.is_shared() => {
+                    health.met.insert(service.clone());
+                    health.alike.insert(service.clone());
+                }
+                Some(_) => {}
+                None => {
+                    health.alike.remove(service);
+                    // Where nobody else is complete, it may be the one that knows best.
+                    if some_complete {
+                        health.met.insert(service.clone());
+                    }
+                }
+            }
         }
     }
 
@@ -222,7 +239,7 @@ impl Instances {
                         if !health.out {
                             tracing::warn!(target = place.show(), service = &**service, %error, "the instance is counted out");
                         }
-                        (health.out, health.met) = (true, true);
+                        (health.out, health.was_out) = (true, true);
                         continue;
                     }
                     lacking.get_or_insert_with(|| self.lacking(&place, &error));
@@ -293,7 +310,7 @@ impl Health {
             self.alike.clear();
         }
         reached.fresh = !self.alike.contains(service);
-        reached.strange = !self.met;
+        reached.strange = !self.was_out && !self.met.contains(service);
         (self.out, self.away_since, self.probed, self.waited) = (false, None, None, None);
     }
 
