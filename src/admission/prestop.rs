@@ -121,6 +121,16 @@ mod tests {
     }
 
     #[rstest]
+    #[case("1.36", true)]
+    #[case("v1.36.3-eks-1", true)]
+    #[case("", false)]
+    #[case("latest", false)]
+    #[case("1", false)]
+    fn versions(#[case] text: &str, #[case] readable: bool) {
+        assert_eq!(is_version(text), readable);
+    }
+
+    #[rstest]
     #[case(PreStop::Auto, "1.30", &["v1.30.0"], SleepForm::Native)]
     #[case(PreStop::Auto, "v1.30.4-vendor.12", &["v1.31.0+k3s1", "v1.30.9"], SleepForm::Native)]
     #[case(PreStop::Auto, "1.30+", &[], SleepForm::Native)]

@@ -271,3 +271,30 @@ impl<'de> Shape<'de> for Resource<'de> {
         Ok(Part::Found(resource))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::whole(r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}"#, true)]
+    #[case::by_its_kind(r#"{"kind":"AdmissionReview","request":{}}"#, true)]
+    #[case::of_an_older_version(r#"{"more":[1],"apiVersion":"admission.k8s.io/v1beta1"}"#, true)]
+    #[case::not_the_end_of_the_text(r#"{"kind":"AdmissionReview"} and more"#, true)]
+    #[case::a_pod(r#"{"apiVersion":"v1","kind":"Pod"}"#, false)]
+    #[case::nothing_of_it("{}", false)]
+    #[case::no_object("[]", false)]
+    #[case::cut_off(r#"{"kind":"AdmissionReview""#, false)]
+    fn what_calls_itself_a_review(#[case] text: &str, #[case] review: bool) {
+        assert_eq!(is_review(text), review);
+    }
+
+    #[rstest]
+    #[case(BODY_BYTES, 400)]
+    #[case(BODY_BYTES + 1, 413)]
+    fn the_limit_itself_is_within_it(#[case] bytes: usize, #[case] status: u16) {
+        assert_eq!(Review::read(&vec![b' '; bytes]).map(drop).unwrap_err().status, status);
+    }
+}
