@@ -22,6 +22,7 @@ const SECONDS: [f64; 11] = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0,
 pub struct PodMetrics {
     states: Family<ReasonLabel, Gauge>,
     waits: Family<HolderLabel, Gauge>,
+    acknowledgement: Histogram,
     registration: Histogram,
     drain: Histogram,
     deregistration: Histogram,
@@ -38,6 +39,8 @@ pub struct Drains {
 /// The handshakes that one write ends, each with the time since which it goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
+    /// When the write was decided: what opens a gate was known by then.
+    pub decided: jiff::Timestamp,
     /// Since when the pod waited at its gate, and why it opens.
     pub registration: Option<(jiff::Timestamp, Reason)>,
     /// When the pod's end was asked for, and why it is let go.
@@ -67,6 +70,11 @@ impl PodMetrics {
                 "lockstep_oldest_wait_timestamp_seconds",
                 "Since when the pod waits that has waited longest at its gate, or its finalizer, in seconds since 1970; missing where none does",
                 Family::default(),
+            ),
+            acknowledgement: catalog.add(
+                "lockstep_acknowledgement_duration_seconds",
+                "From ContainersReady until every registry was seen to have acknowledged the pod",
+                Histogram::new(SECONDS),
             ),
             registration: catalog.add(
                 "lockstep_registration_duration_seconds",
@@ -108,7 +116,12 @@ impl PodMetrics {
     /// A write that ends these handshakes has been answered.
     pub fn written(&self, ends: Ends, at: jiff::Timestamp) {
         let acknowledged = ends.registration.filter(|(_, reason)| *reason == Reason::Registered);
-        for (ended, duration) in [(acknowledged, &self.registration), (ends.deregistration, &self.deregistration)] {
+        let timed = [
+            (acknowledged, ends.decided, &self.acknowledgement),
+            (acknowledged, at, &self.registration),
+            (ends.deregistration, at, &self.deregistration),
+        ];
+        for (ended, at, duration) in timed {
             if let Some((since, _)) = ended {
                 duration.observe(at.duration_since(since).as_secs_f64().max(0.0));
             }
@@ -141,9 +154,9 @@ impl Drains {
 impl Ends {
     /// What a write to `pod` will end, with the reasons for which it opens the gate and lets the pod go, where it does. It is asked for
     /// before the write goes out: a watch may show its result before its answer is there.
-    pub fn of(pod: &PodView, opened: Option<Reason>, released: Option<Reason>) -> Self {
+    pub fn of(pod: &PodView, opened: Option<Reason>, released: Option<Reason>, decided: jiff::Timestamp) -> Self {
         let deleted = pod.deletion.filter(|_| pod.finalizer).and_then(Deletion::requested);
-        Self { registration: waits_at_gate(pod).zip(opened), deregistration: deleted.zip(released) }
+        Self { decided, registration: waits_at_gate(pod).zip(opened), deregistration: deleted.zip(released) }
     }
 }
 
@@ -210,15 +223,17 @@ mod tests {
         let metrics = Metrics::new();
         let waiting = PodView { containers_ready: condition(true, "", 100), gate: None, gated: true, deletion: None, ..example_pod() };
         let open = PodView { gate: condition(true, "Registered", 107), ..waiting.clone() };
-        metrics.pods.written(Ends::of(&waiting, Some(Reason::Registered), None), at(107));
-        metrics.pods.written(Ends::of(&open, Some(Reason::Registered), None), at(200));
+        metrics.pods.written(Ends::of(&waiting, Some(Reason::Registered), None, at(106)), at(107));
+        metrics.pods.written(Ends::of(&open, Some(Reason::Registered), None, at(200)), at(200));
         let deletion = Some(Deletion { at: at(330), grace_seconds: 30 });
         let ending = PodView { deletion, finalizer: true, ..open };
-        metrics.pods.written(Ends::of(&ending, None, Some(Reason::Deregistered)), at(340));
-        metrics.pods.written(Ends::of(&ending, None, None), at(350));
+        metrics.pods.written(Ends::of(&ending, None, Some(Reason::Deregistered), at(340)), at(340));
+        metrics.pods.written(Ends::of(&ending, None, None, at(350)), at(350));
         let text = metrics.encode();
-        for line in ["registration_duration_seconds_sum 7.0", "registration_duration_seconds_count 1"] {
-            assert!(text.contains(&format!("lockstep_{line}\n")), "{text}");
+        for (of, seconds) in [("acknowledgement", "6.0"), ("registration", "7.0")] {
+            for line in [format!("sum {seconds}"), "count 1".to_owned()] {
+                assert!(text.contains(&format!("lockstep_{of}_duration_seconds_{line}\n")), "{text}");
+            }
         }
         assert!(text.contains("lockstep_deregistration_duration_seconds_sum 40.0\n"), "{text}");
     }

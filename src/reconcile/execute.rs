@@ -235,7 +235,7 @@ impl<C: Cluster, D: Drivers, K: Clock> Actor<C, D, K> {
         }
         tracing::trace!(elapsed_ms = now.0.as_millis(), pod = %entry.view.key, uid = %uid, patch = ?patch, "a pod is written");
         let opened = patch.gate.as_ref().filter(|gate| gate.status).map(|gate| gate.reason);
-        let ends = Ends::of(&entry.view, opened, entry.reason.filter(|_| patch.release));
+        let ends = Ends::of(&entry.view, opened, entry.reason.filter(|_| patch.release), self.clock.wall());
         let (key, body, number) = (entry.view.key.clone(), body(&entry.view, patch), term.number);
         let (cluster, clock, tenure, uid) = (self.cluster.clone(), self.clock.clone(), self.tenure.clone(), uid.clone());
         self.post(async move {
