@@ -97,8 +97,8 @@ impl TargetView {
             Some((Operation::Drain | Operation::Deregister, Accepted | NotFound)) => true,
             // It is to be in use whether that was done or not, and while part of a registry is away no read tells.
             Some((Operation::Drain | Operation::Deregister, Unknown)) => !here_and_ours,
-            // There and in no use, it may have been done by half.
-            Some((Operation::Register, Unknown)) => facts.seen.is_some() && (!here_and_ours || unused),
+            // There and in no use, it may have been done by half; behind an open gate somebody has taken it out of use since.
+            Some((Operation::Register, Unknown)) => facts.seen.is_some() && (!here_and_ours || (unused && closed)),
         }
     }
 

@@ -16,6 +16,8 @@ use super::server::{Operational, Server};
 const AGENT: u32 = 0x06;
 /// Bits of `srv_check_state`: a check is configured, and enabled, also while it rests.
 const CHECK: [u32; 2] = [0x02, 0x04];
+/// The highest `srv_check_status` of a check that has never ended: unknown, or at its start.
+const NO_RESULT: u32 = 1;
 
 /// The servers in the answers to `show stat NAME 4 -1` and `show servers state NAME`; `None` where they are no such answers.
 pub(super) fn servers(stat: &str, state: &str, cluster: &str) -> Option<Vec<Server>> {
@@ -37,7 +39,8 @@ pub(super) fn servers(stat: &str, state: &str, cluster: &str) -> Option<Vec<Serv
             weight: state.text(row, "srv_uweight").parse().ok()?,
             initial_weight: state.text(row, "srv_iweight").parse().ok()?,
             advised: state.text(row, "srv_agent_state").parse().is_ok_and(|agent: u32| agent & AGENT == AGENT),
-            unbegun: state.text(row, "srv_check_state").parse().is_ok_and(|check: u32| check & (CHECK[0] | CHECK[1]) == CHECK[0]),
+            unbegun: state.text(row, "srv_check_state").parse().is_ok_and(|check: u32| check & (CHECK[0] | CHECK[1]) == CHECK[0])
+                && state.text(row, "srv_check_status").parse().is_ok_and(|status: u32| status <= NO_RESULT),
             passed: passed(text("status"), text("check_status"), number("check_health"), number("check_rise"), number("check_fall")),
             sessions: number("scur").unwrap_or(0),
             since: number("lastchg").unwrap_or(0),
@@ -118,19 +121,20 @@ pub(super) mod tests {
     /// The server of that name, with its administrative and operational state and its weight. Rise is 2 and fall is 3, so that full health
     /// is 4.
     pub(crate) fn example(name: &str, numbers: [u32; 3], seen: Seen<'_>) -> Server {
-        with_check(6, name, numbers, seen)
+        with_check([6, 1], name, numbers, seen)
     }
 
-    /// The same, with that state of its check: 2 as a new dynamic server has it, 6 once it is enabled, 14 in maintenance.
-    pub(crate) fn with_check(enabled: u32, name: &str, [administrative, operational, weight]: [u32; 3], seen: Seen<'_>) -> Server {
-        let (status, check, health, sessions, since) = seen;
+    /// The same, with state and status of its check. State: 2 as a new dynamic server has it, 6 once it is enabled, 14 in maintenance.
+    /// Status: 1 until a check has ended, 6 after one of TCP has passed.
+    pub(crate) fn with_check(checked: [u32; 2], name: &str, [administrative, operational, weight]: [u32; 3], seen: Seen<'_>) -> Server {
+        let ((status, check, health, sessions, since), [check_state, check_status]) = (seen, checked);
         let stat = format!(
             "# pxname,svname,scur,status,lastchg,check_status,last_chk,check_rise,check_fall,check_health,\n\
              web,{name},{sessions},{status},{since},{check},\"a, quoted\",2,3,{health},\n\n"
         );
         let state = format!(
-            "1\n# be_name srv_name srv_addr srv_op_state srv_admin_state srv_uweight srv_iweight srv_check_state srv_port\n\
-             web {name} 10.0.0.1 {operational} {administrative} {weight} 100 {enabled} 80\n\n"
+            "1\n# be_name srv_name srv_addr srv_op_state srv_admin_state srv_uweight srv_iweight srv_check_status srv_check_state srv_port\n\
+             web {name} 10.0.0.1 {operational} {administrative} {weight} 100 {check_status} {check_state} 80\n\n"
         );
         servers(&stat, &state, "here").unwrap().remove(0)
     }

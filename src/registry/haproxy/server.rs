@@ -47,7 +47,7 @@ pub(super) struct Server {
     pub(super) initial_weight: u32,
     /// An agent of the operator sets its weight.
     pub(super) advised: bool,
-    /// It has a check that nobody has enabled, as a dynamic server that is being made.
+    /// It has a check that nobody has ever enabled, as a dynamic server that is being made.
     pub(super) unbegun: bool,
     /// Its check has passed since it was last put in.
     pub(super) passed: bool,
@@ -299,13 +299,15 @@ mod tests {
 
     /// Whoever made it was broken off: that is not parked by an operator, so it must not wait for one.
     #[rstest]
-    #[case::after_the_first_step(2, 100, true, Phase::Leaving)]
-    #[case::after_the_second(2, 0, true, Phase::Leaving)]
-    #[case::taken_out_before_its_check(6, 0, false, Phase::Leaving)]
-    #[case::parked_before_its_check(6, 100, false, Phase::Parked)]
-    #[case::parked(14, 100, false, Phase::Parked)]
-    #[case::without_a_check(0, 100, false, Phase::Parked)]
-    fn half_made_is_not_parked(#[case] check: u32, #[case] weight: u32, #[case] half: bool, #[case] phase: Phase) {
+    #[case::after_the_first_step([2, 1], 100, true, Phase::Leaving)]
+    #[case::after_the_second([2, 1], 0, true, Phase::Leaving)]
+    #[case::taken_out_before_its_check([6, 1], 0, false, Phase::Leaving)]
+    #[case::parked_before_its_check([6, 1], 100, false, Phase::Parked)]
+    #[case::parked([14, 6], 100, false, Phase::Parked)]
+    #[case::parked_and_its_check_disabled([2, 6], 100, false, Phase::Parked)]
+    #[case::taken_out_and_its_check_disabled([2, 6], 0, false, Phase::Leaving)]
+    #[case::without_a_check([0, 0], 100, false, Phase::Parked)]
+    fn half_made_is_not_parked(#[case] check: [u32; 2], #[case] weight: u32, #[case] half: bool, #[case] phase: Phase) {
         let server = with_check(check, OURS, [1, 0, weight], ("MAINT", "", 0, 0, 9));
         assert_eq!((server.is_half_made(), server.phase()), (half, phase));
         let removed = if phase == Phase::Leaving { "del server web/S" } else { "" };
