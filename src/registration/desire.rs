@@ -89,7 +89,8 @@ impl TargetView {
         let unused = matches!(facts.seen, Some(Seen::Listed { state: TargetState::Unused, .. }));
         match facts.last {
             None if facts.seen.is_none() => facts.fresh_claim || closed,
-            None => missing || (!here_and_ours && (closed || facts.fresh_claim)),
+            // There and in no use, whoever led before may have been cut short; the gate may open on it with `ack: accepted`.
+            None => missing || (closed && unused) || (!here_and_ours && (closed || facts.fresh_claim)),
             // Where it was lost and came back, it is anybody's until it is registered anew; an open gate does not wait for that.
             Some((Operation::Register, Accepted)) => missing || (facts.seen.is_some() && !here_and_ours && closed),
             Some((Operation::Register, Refused | NotFound)) => !here_and_ours,

@@ -223,14 +223,17 @@ fn only_active_acknowledges(#[case] state: TargetState, #[case] open: bool) {
 
 /// A register whose answer was lost may have been done by half: there, and in no use.
 #[rstest]
-#[case::that_was_broken_off(Outcome::Unknown, TargetState::Unused, true, true)]
-#[case::that_shows(Outcome::Unknown, TargetState::Initial, true, false)]
-#[case::of_a_target_that_an_operator_took_out_of_use(Outcome::Accepted, TargetState::Unused, true, false)]
-#[case::which_opened_the_gate_though_its_answer_was_lost(Outcome::Unknown, TargetState::Unused, false, false)]
-fn a_register_is_finished(#[case] outcome: Outcome, #[case] state: TargetState, #[case] closed: bool, #[case] expected: bool) {
+#[case::that_was_broken_off(Some(Outcome::Unknown), TargetState::Unused, true, true)]
+#[case::of_another_leader(None, TargetState::Unused, true, true)]
+#[case::of_another_leader_which_opened_the_gate(None, TargetState::Unused, false, false)]
+#[case::of_another_leader_that_shows(None, TargetState::Initial, true, false)]
+#[case::that_shows(Some(Outcome::Unknown), TargetState::Initial, true, false)]
+#[case::of_a_target_that_an_operator_took_out_of_use(Some(Outcome::Accepted), TargetState::Unused, true, false)]
+#[case::which_opened_the_gate_though_its_answer_was_lost(Some(Outcome::Unknown), TargetState::Unused, false, false)]
+fn a_register_is_finished(#[case] outcome: Option<Outcome>, #[case] state: TargetState, #[case] closed: bool, #[case] expected: bool) {
     let mut model = after(&[Event::ContainersReady]);
     let facts = &mut model.pod.targets[0].facts;
-    (facts.last, facts.seen) = (Some((Operation::Register, outcome)), Some(Seen::Listed { state, ours: true }));
+    (facts.last, facts.seen) = (outcome.map(|outcome| (Operation::Register, outcome)), Some(Seen::Listed { state, ours: true }));
     assert_eq!(model.pod.targets[0].wants_register(closed), expected);
 }
 
