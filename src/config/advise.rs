@@ -55,7 +55,7 @@ pub fn advise(configuration: &Configuration) -> Vec<Advice> {
 
 /// Two registries that keep one service do not know of each other's changes.
 fn one_keeper(configuration: &Configuration, i: usize, path: &str, advice: &mut Vec<Advice>) {
-    let config = |binding: &Binding| configuration.registries.iter().find(|registry| registry.name == binding.service.registry);
+    let config = |binding: &Binding| configuration.registry(&binding.service.registry);
     let binding = &configuration.bindings[i];
     let other = configuration.bindings[..i]
         .iter()

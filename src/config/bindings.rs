@@ -416,7 +416,7 @@ fn keep_apart(all: &[Placed], registries: &[Named], errors: &mut ConfigErrors) {
         let in_the_way = |earlier: &&Placed| {
             let (later, earlier) = (&later.binding, &earlier.binding);
             let Some((one, other)) = config(later).zip(config(earlier)) else { return false };
-            let swept = later.sweeps_blindly() || earlier.sweeps_blindly() || one.shares_some_processes_with(other);
+            let swept = later.sweeps_blindly() || earlier.sweeps_blindly() || one.differs_in_processes_from(other);
             swept && later.fills_the_service_of(earlier, one, other)
         };
         if let Some(earlier) = all[..i].iter().find(in_the_way) {

@@ -47,8 +47,8 @@ impl RegistryConfig {
         }
     }
 
-    /// Whether both reach some HAProxy processes in common and others not: each makes its processes alike in what it knows of.
-    pub(super) fn shares_some_processes_with(&self, other: &Self) -> bool {
+    /// Whether one of both reaches HAProxy processes that the other does not: each makes its own alike in what it knows of.
+    pub(super) fn differs_in_processes_from(&self, other: &Self) -> bool {
         match (&self.driver, &other.driver) {
             (DriverConfig::Haproxy(one), DriverConfig::Haproxy(other)) => {
                 let all_in = |one: &[_], other: &[_]| one.iter().all(|address| other.contains(address));

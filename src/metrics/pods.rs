@@ -123,7 +123,7 @@ impl PodMetrics {
         ];
         for (ended, at, duration) in timed {
             if let Some((since, _)) = ended {
-                duration.observe(at.duration_since(since).as_secs_f64().max(0.0));
+                observe(duration, since, at);
             }
         }
     }
@@ -145,7 +145,7 @@ impl Drains {
     pub fn answered(&self, answers: &[Result<(), ChangeError>], at: jiff::Timestamp) {
         for (asked, answer) in self.asked.iter().zip(answers) {
             if let (Some(asked), Ok(())) = (asked, answer) {
-                self.duration.observe(at.duration_since(*asked).as_secs_f64().max(0.0));
+                observe(&self.duration, *asked, at);
             }
         }
     }
@@ -180,6 +180,11 @@ pub fn waits_at_gate(pod: &PodView) -> Option<jiff::Timestamp> {
         Some(gate) => ready.since.max(gate.since),
         None => ready.since,
     }
+}
+
+/// Clocks of several machines are behind these times, so one may end before it began.
+fn observe(duration: &Histogram, since: jiff::Timestamp, at: jiff::Timestamp) {
+    duration.observe(at.duration_since(since).as_secs_f64().max(0.0));
 }
 
 #[cfg(test)]

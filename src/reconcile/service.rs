@@ -382,12 +382,9 @@ impl Service {
 
     /// Whether a change of the target's place is under way, whoever sent it.
     fn is_changing(&self, key: &Key) -> bool {
-        let keys = self.traits.map(|traits| traits.keys);
-        self.sent.iter().flatten().any(|(sent, _)| match keys {
-            Some(TargetKeys::Uid) => is_one_place(sent, key),
-            Some(TargetKeys::Address) => sent.address == key.address,
-            Some(TargetKeys::Exact) | None => sent == key,
-        })
+        let keys = self.traits.map_or(TargetKeys::Exact, |traits| traits.keys);
+        let place = slot(key, keys);
+        self.sent.iter().flatten().any(|(sent, _)| slot(sent, keys) == place)
     }
 
     fn one_place_a_pod(&self) -> bool {
@@ -464,7 +461,7 @@ fn first_at(address: SocketAddr) -> Key {
     Key { address, uid: PodUid::new("") }
 }
 
-/// What two changes of one request must not both name.
+/// The place of a target, as the registry tells places apart: two changes of one request must not both name one.
 fn slot(key: &Key, keys: TargetKeys) -> (Option<PodUid>, Option<SocketAddr>, u16) {
     match keys {
         TargetKeys::Exact => (Some(key.uid.clone()), Some(key.address), key.address.port()),

@@ -83,9 +83,8 @@ impl TargetView {
         if !self.ours_to_change() || facts.traits.is_none() || barred || self.must_read_first() {
             return false;
         }
-        let draining = matches!(facts.seen, Some(Seen::Listed { state: TargetState::Draining, .. }));
-        let missing = draining || matches!(facts.seen, Some(Seen::Absent | Seen::Elsewhere(_)));
-        let here_and_ours = matches!(facts.seen, Some(Seen::Listed { ours, .. }) if self.is_ours(ours)) && !draining;
+        let missing = facts.seen.is_some_and(Seen::is_missing);
+        let here_and_ours = matches!(facts.seen, Some(Seen::Listed { ours, .. }) if self.is_ours(ours)) && !missing;
         let unused = matches!(facts.seen, Some(Seen::Listed { state: TargetState::Unused, .. }));
         match facts.last {
             None if facts.seen.is_none() => facts.fresh_claim || closed,
@@ -138,8 +137,8 @@ impl TargetView {
         let closed_for_it =
             |gate: &Condition| !gate.status && matches!(Reason::parse(&gate.reason), Some(Reason::NotServing | Reason::NodeLost));
         match self.facts.seen {
-            Some(Seen::Absent | Seen::Elsewhere(_) | Seen::Listed { state: TargetState::Draining, .. }) => true,
-            Some(Seen::Listed { .. }) => self.on_unready != OnUnready::Keep && gate.is_some_and(closed_for_it),
+            Some(seen) if seen.is_missing() => true,
+            Some(_) => self.on_unready != OnUnready::Keep && gate.is_some_and(closed_for_it),
             None => !gate.is_some_and(Condition::is_registered),
         }
     }

@@ -366,6 +366,14 @@ impl Seen {
             Self::Listed { state, .. } | Self::Elsewhere(state) => Some(state),
         }
     }
+
+    /// Whether it is not to be had at its address: nothing stands there, or what does is on its way out.
+    pub fn is_missing(self) -> bool {
+        match self {
+            Self::Absent | Self::Elsewhere(_) => true,
+            Self::Listed { state, .. } => state == TargetState::Draining,
+        }
+    }
 }
 
 impl TargetView {

@@ -202,15 +202,20 @@ async fn one_that_is_back_puts_in_what_the_others_serve(#[case] out: Operation) 
     }
     until(&driver, address, Some(TargetState::Active)).await;
     second.show();
-    let begun = Instant::now();
-    while !serves(&second, address) {
-        let _ = driver.list("web", None).await;
-        assert!(serves(&first, address), "the one that was there all the time follows the other");
-        assert!(begun.elapsed() < PATIENCE, "{}", second.ask("show servers state web"));
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    until(&driver, address, Some(TargetState::Active)).await;
+    until_both_serve(&driver, [&first, &second], address).await;
     assert!(serves(&first, address));
+}
+
+/// Reads until the second process serves the target as the first one does all the time.
+async fn until_both_serve(driver: &Driver, [first, second]: [&Haproxy; 2], address: SocketAddr) {
+    let begun = Instant::now();
+    while !serves(second, address) {
+        let listed = driver.list("web", None).await;
+        assert!(serves(first, address), "the one that was there all the time follows the other: {listed:?}");
+        assert!(begun.elapsed() < PATIENCE, "{listed:?} of {}", second.ask("show servers state web"));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    until(driver, address, Some(TargetState::Active)).await;
 }
 
 /// A new leader knows no process; one that is away in its term missed something, so it is made like the others, which serve.
@@ -565,14 +570,7 @@ async fn a_copy_that_was_broken_off_is_finished(#[case] step: &'static str) {
     let driver = open(addresses, &[("web", DYNAMIC)], Duration::from_secs(30));
     let broken = driver.list("web", None).await;
     assert!(matches!(broken, Err(CallError::Failed(_))), "{broken:?}");
-    let begun = Instant::now();
-    while !serves(&second, address) {
-        let listed = driver.list("web", None).await;
-        assert!(serves(&first, address), "{listed:?}");
-        assert!(begun.elapsed() < PATIENCE, "{listed:?} of {}", second.ask("show servers state web"));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    until(&driver, address, Some(TargetState::Active)).await;
+    until_both_serve(&driver, [&first, &second], address).await;
 }
 
 #[tokio::test]

@@ -14,8 +14,10 @@ use super::server::{Operational, Server};
 
 /// Bits of `srv_agent_state`: an agent is configured, and enabled.
 const AGENT: u32 = 0x06;
-/// Bits of `srv_check_state`: a check is configured, and enabled, also while it rests.
-const CHECK: [u32; 2] = [0x02, 0x04];
+/// Bit of `srv_check_state`: a check is configured.
+const CHECK_CONFIGURED: u32 = 0x02;
+/// Bit of `srv_check_state`: the check is enabled, also while it rests.
+const CHECK_ENABLED: u32 = 0x04;
 /// The highest `srv_check_status` of a check that has never ended: unknown, or at its start.
 const NO_RESULT: u32 = 1;
 
@@ -39,8 +41,7 @@ pub(super) fn servers(stat: &str, state: &str, cluster: &str) -> Option<Vec<Serv
             weight: state.text(row, "srv_uweight").parse().ok()?,
             initial_weight: state.text(row, "srv_iweight").parse().ok()?,
             advised: state.text(row, "srv_agent_state").parse().is_ok_and(|agent: u32| agent & AGENT == AGENT),
-            unbegun: state.text(row, "srv_check_state").parse().is_ok_and(|check: u32| check & (CHECK[0] | CHECK[1]) == CHECK[0])
-                && state.text(row, "srv_check_status").parse().is_ok_and(|status: u32| status <= NO_RESULT),
+            unbegun: unbegun(state.text(row, "srv_check_state"), state.text(row, "srv_check_status")),
             passed: passed(text("status"), text("check_status"), number("check_health"), number("check_rise"), number("check_fall")),
             sessions: number("scur").unwrap_or(0),
             since: number("lastchg").unwrap_or(0),
@@ -56,6 +57,12 @@ fn passed(status: &str, check: &str, health: Option<u64>, rise: Option<u64>, fal
     let check = check.trim_start_matches("* ");
     let full = health.zip(rise).zip(fall).is_some_and(|((health, rise), fall)| fall > 1 && health + 1 == rise + fall);
     status == "UP" && (check.ends_with("OK") || check == "L7OKC") && full
+}
+
+/// Whether a check is configured that nobody has ever enabled.
+fn unbegun(state: &str, status: &str) -> bool {
+    let waits = |state: u32| state & CHECK_CONFIGURED != 0 && state & CHECK_ENABLED == 0;
+    state.parse().is_ok_and(waits) && status.parse().is_ok_and(|status: u32| status <= NO_RESULT)
 }
 
 fn operational(number: &str) -> Option<Operational> {
